@@ -1,0 +1,5 @@
+"""``python -m dlbf`` is the ``dlbf`` command."""
+
+from dlbf.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Base filters: the public set-like classes over the compiled kernels."""

@@ -1,0 +1,1 @@
+"""Compiled kernels: flat-buffer filters, the hash and the reading of keys."""

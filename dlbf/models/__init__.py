@@ -1,0 +1,1 @@
+"""Models: trained with scikit-learn, compiled to integers, scored identically everywhere."""

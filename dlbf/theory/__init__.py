@@ -1,0 +1,1 @@
+"""Theory: what every design costs and delivers, known before anything is built."""

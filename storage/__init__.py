@@ -1,0 +1,1 @@
+"""Persistence for dlbf filters (imported as ``dlbf.storage``)."""
