@@ -52,6 +52,7 @@ cdef class FilterCore:
     cdef void _contains_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil
 
     cdef void _hash_chunk(self, const KeyChunk* chunk, uint64_t* out) noexcept nogil
+    cdef uint64_t _hash_one(self, key) except? 0
     cdef bint _contains_other(self, key) except -1
     cdef int _check_places(self, uint64_t h) except -1
     cdef int _check_chunk(self, Py_ssize_t i) except -1

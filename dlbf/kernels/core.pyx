@@ -8,6 +8,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 
+from libc.string cimport memset
+
 from dlbf.kernels.hashing cimport hash_chunk, hash_for_filter, hash_key, hash_key_from, xxh3
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open
 from dlbf.kernels.types cimport (
@@ -90,6 +92,15 @@ cdef class FilterCore:
         self._check_all()
         view = memoryview(self.owner).cast("B")
         return view if self.writable else view.toreadonly()
+
+    def _wipe(self):
+        """Zero the buffer and the count."""
+        self._need_writable()
+        gate_write(&self.gate)
+        with nogil:
+            memset(self.data, 0, self.n_payload_bytes)
+        self.n_items = 0
+        gate_write_done(&self.gate)
 
     def _set_items(self, uint64_t n_items):
         self.n_items = n_items
@@ -282,6 +293,15 @@ cdef class FilterCore:
     def discard(self, key):
         """Like :meth:`remove`, but False instead of KeyError for a key that is certainly not there."""
         return <int>self._remove_one(key) == KEY_REMOVED
+
+    cdef uint64_t _hash_one(self, key) except? 0:
+        """The key's hash as this filter sees it."""
+        cdef KeyRef ref
+        cdef uint64_t h
+        key_open(key, &ref)
+        h = hash_for_filter(hash_key(&self.hash_key, ref.data, ref.n_bytes), self.filter_id)
+        key_close(&ref)
+        return h
 
     def _count_one(self, key):
         cdef KeyRef ref

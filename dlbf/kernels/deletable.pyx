@@ -45,6 +45,20 @@ cdef class DeletableCore(FilterCore):
             x = cells_step(x)
         return self.geometry.cells.n_hashes
 
+    def _removable(self, key):
+        """Whether one of the key's bits lies in a region without a collision."""
+        cdef uint64_t h, x
+        cdef uint32_t i
+        if key not in self:
+            return False
+        self._check_all()
+        h = x = self._hash_one(key)
+        for i in range(self.geometry.cells.n_hashes):
+            if not cells_get(&self.geometry.cells, self.data, deletable_flag(&self.geometry, cells_at(&self.geometry.cells, h, x))):
+                return True
+            x = cells_step(x)
+        return False
+
     def _occupied(self, uint64_t start, uint64_t stop):
         """Number of bits set from ``start`` to before ``stop``; region flags follow the ``n_cells`` bits."""
         cdef uint64_t i, n = 0
