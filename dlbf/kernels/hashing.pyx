@@ -1,0 +1,173 @@
+"""The hash of a key: long inputs, batches and the Python entry points.
+
+The functions for short keys are inline in ``hashing.pxd``; see there for what is promised.
+"""
+
+from dlbf.kernels.keys cimport KeyRef, key_close, key_open
+from dlbf.kernels.types cimport load32, load64, mulfold64, prefetch, rotl64, store64, uint8_t, uint32_t, uint64_t
+
+cdef enum:
+    STRIPE_BYTES = 64
+    STRIPES_PER_BLOCK = 16
+    BLOCK_BYTES = 1024
+    SECRET_BYTES = 192
+
+
+cdef inline void xxh3_stripe(uint64_t* acc, const uint8_t* data, const uint8_t* secret) noexcept nogil:
+    cdef uint64_t word, mixed
+    cdef int i
+    for i in range(8):
+        word = load64(data + 8 * i)
+        mixed = word ^ load64(secret + 8 * i)
+        acc[i ^ 1] += word
+        acc[i] += (mixed & <uint64_t>0xFFFFFFFF) * (mixed >> 32)
+
+
+cdef uint64_t xxh3_mid(const uint8_t* data, size_t n) noexcept nogil:
+    """129 to 240 bytes."""
+    cdef uint64_t acc = n * <uint64_t>0x9E3779B185EBCA87
+    cdef int i
+    for i in range(8):
+        acc += xxh3_mix16(data + 16 * i, 16 * i)
+    acc = xxh3_avalanche(acc)
+    for i in range(8, <int>(n // 16)):
+        acc += xxh3_mix16(data + 16 * i, 16 * (i - 8) + 3)
+    return xxh3_avalanche(acc + xxh3_mix16(data + n - 16, 136 - 17))
+
+
+cdef uint64_t xxh3_long(const uint8_t* data, size_t n) noexcept nogil:
+    """More than 128 bytes."""
+    cdef uint64_t acc[8]
+    cdef uint64_t h
+    cdef size_t block, stripe, n_blocks, n_stripes
+    cdef int i
+    if n <= 240:
+        return xxh3_mid(data, n)
+    acc[0] = <uint64_t>0xC2B2AE3D
+    acc[1] = <uint64_t>0x9E3779B185EBCA87
+    acc[2] = <uint64_t>0xC2B2AE3D27D4EB4F
+    acc[3] = <uint64_t>0x165667B19E3779F9
+    acc[4] = <uint64_t>0x85EBCA77C2B2AE63
+    acc[5] = <uint64_t>0x85EBCA77
+    acc[6] = <uint64_t>0x27D4EB2F165667C5
+    acc[7] = <uint64_t>0x9E3779B1
+    n_blocks = (n - 1) // BLOCK_BYTES
+    for block in range(n_blocks):
+        for stripe in range(<size_t>STRIPES_PER_BLOCK):
+            xxh3_stripe(acc, data + block * BLOCK_BYTES + stripe * STRIPE_BYTES, XXH3_SECRET + 8 * stripe)
+        for i in range(8):
+            h = acc[i]
+            h = h ^ (h >> 47) ^ load64(XXH3_SECRET + SECRET_BYTES - 64 + 8 * i)
+            acc[i] = h * <uint64_t>0x9E3779B1
+    n_stripes = (n - 1 - n_blocks * BLOCK_BYTES) // STRIPE_BYTES
+    for stripe in range(n_stripes):
+        xxh3_stripe(acc, data + n_blocks * BLOCK_BYTES + stripe * STRIPE_BYTES, XXH3_SECRET + 8 * stripe)
+    xxh3_stripe(acc, data + n - STRIPE_BYTES, XXH3_SECRET + SECRET_BYTES - 64 - 7)
+    h = n * <uint64_t>0x9E3779B185EBCA87
+    for i in range(4):
+        h += mulfold64(
+            acc[2 * i] ^ load64(XXH3_SECRET + 11 + 16 * i), acc[2 * i + 1] ^ load64(XXH3_SECRET + 11 + 16 * i + 8)
+        )
+    return xxh3_avalanche(h)
+
+
+cdef void hash_chunk(
+    const HashKey* key, const uint8_t** data, const size_t* n_bytes, Py_ssize_t n, uint64_t* out,
+) noexcept nogil:
+    cdef Py_ssize_t i
+    if key.kind == HASH_XXH3:
+        for i in range(n):
+            if i + 8 < n:
+                prefetch(data[i + 8])
+            out[i] = xxh3(data[i], n_bytes[i])
+    else:
+        for i in range(n):
+            if i + 8 < n:
+                prefetch(data[i + 8])
+            out[i] = siphash24(key.k0, key.k1, data[i], n_bytes[i])
+
+
+cdef HashKey hash_key_from(object secret) except *:
+    """The hash of a filter made with ``secret`` (None, or 16 bytes)."""
+    cdef HashKey key
+    cdef const uint8_t* p
+    key.k0 = key.k1 = 0
+    if secret is None:
+        key.kind = HASH_XXH3
+        return key
+    if not isinstance(secret, (bytes, bytearray, memoryview)):
+        raise TypeError(f"secret must be 16 bytes or None, not {type(secret).__name__}")
+    raw = bytes(secret)
+    if len(raw) != 16:
+        raise ValueError(
+            f"secret must be exactly 16 bytes, found {len(raw)}; make one with secrets.token_bytes(16)"
+        )
+    p = <const uint8_t*><char*>raw
+    key.kind = HASH_SIP24
+    key.k0 = load64(p)
+    key.k1 = load64(p + 8)
+    return key
+
+
+def hash64(key, secret=None, unsigned long long filter_id=0):
+    """The 64-bit hash dlbf uses for ``key``.
+
+    Parameters
+    ----------
+    key : bytes, str or buffer
+        ``str`` is hashed as UTF-8.
+    secret : bytes, optional
+        16 bytes select SipHash-2-4 under that secret; None selects XXH3-64.
+    filter_id : int, optional
+        Which filter of a composite is asking; 0 is the plain hash.
+
+    Examples
+    --------
+    >>> hex(hash64(b"hello"))
+    '0x9555e8555c62dcfd'
+    """
+    cdef HashKey hk = hash_key_from(secret)
+    cdef KeyRef ref
+    cdef uint64_t h
+    key_open(key, &ref)
+    h = hash_key(&hk, ref.data, ref.n_bytes)
+    key_close(&ref)
+    return hash_for_filter(h, filter_id)
+
+
+def checksum64(data):
+    """XXH3-64 of a bytes-like object: the checksum of the file format.
+
+    Examples
+    --------
+    >>> hex(checksum64(b""))
+    '0x2d06800538d394c2'
+    """
+    cdef const uint8_t[::1] view
+    cdef const uint8_t* p = b""
+    cdef size_t n
+    cdef uint64_t h
+    view = memoryview(data).cast("B") if len(data) else memoryview(b"\0")
+    n = len(data)
+    if n:
+        p = &view[0]
+        n = view.shape[0]
+    with nogil:
+        h = xxh3(p, n)
+    return h
+
+
+def checksum64_chunks(data, Py_ssize_t chunk_bytes):
+    """The little-endian XXH3-64 sums of consecutive chunks, as bytes; the last chunk may be short."""
+    cdef const uint8_t[::1] view = memoryview(data).cast("B") if len(data) else memoryview(b"\0")
+    cdef Py_ssize_t n = len(data) and view.shape[0]
+    cdef Py_ssize_t n_chunks, i
+    if chunk_bytes < 1:
+        raise ValueError(f"chunk_bytes must be positive, found {chunk_bytes}")
+    n_chunks = (n + chunk_bytes - 1) // chunk_bytes
+    out = bytearray(8 * n_chunks)
+    cdef uint8_t[::1] sums = out if n_chunks else bytearray(8)
+    with nogil:
+        for i in range(n_chunks):
+            store64(&sums[8 * i], xxh3(&view[i * chunk_bytes], min(chunk_bytes, n - i * chunk_bytes)))
+    return bytes(out)

@@ -1,0 +1,186 @@
+/* Compiler and platform differences, hidden behind one name each.
+ *
+ * Everything that ends up in a file or decides where a key goes is computed with
+ * fixed-width unsigned integers and little-endian loads, so that it is the same
+ * on every machine.
+ */
+#ifndef DLBF_PORTABLE_H
+#define DLBF_PORTABLE_H
+
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+#if !defined(_WIN32)
+#include <sched.h>
+#include <time.h>
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define dlbf_prefetch(p) __builtin_prefetch((const void *)(p))
+#define dlbf_likely(x) __builtin_expect(!!(x), 1)
+#define dlbf_unlikely(x) __builtin_expect(!!(x), 0)
+#define dlbf_popcount64(x) ((int)__builtin_popcountll(x))
+#define dlbf_bswap64(x) __builtin_bswap64(x)
+#define dlbf_bswap32(x) __builtin_bswap32(x)
+#else
+#define dlbf_prefetch(p) ((void)(p))
+#define dlbf_likely(x) (x)
+#define dlbf_unlikely(x) (x)
+static inline int dlbf_popcount64(uint64_t x) {
+    x -= (x >> 1) & 0x5555555555555555ULL;
+    x = (x & 0x3333333333333333ULL) + ((x >> 2) & 0x3333333333333333ULL);
+    return (int)((((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0FULL) * 0x0101010101010101ULL) >> 56);
+}
+static inline uint32_t dlbf_bswap32(uint32_t x) {
+    return (x >> 24) | ((x >> 8) & 0xFF00u) | ((x << 8) & 0xFF0000u) | (x << 24);
+}
+static inline uint64_t dlbf_bswap64(uint64_t x) {
+    return ((uint64_t)dlbf_bswap32((uint32_t)x) << 32) | dlbf_bswap32((uint32_t)(x >> 32));
+}
+#endif
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define DLBF_LE64(x) dlbf_bswap64(x)
+#define DLBF_LE32(x) dlbf_bswap32(x)
+#else
+#define DLBF_LE64(x) (x)
+#define DLBF_LE32(x) (x)
+#endif
+
+static inline uint64_t dlbf_load64(const uint8_t *p) {
+    uint64_t x;
+    memcpy(&x, p, 8);
+    return DLBF_LE64(x);
+}
+static inline uint32_t dlbf_load32(const uint8_t *p) {
+    uint32_t x;
+    memcpy(&x, p, 4);
+    return DLBF_LE32(x);
+}
+static inline void dlbf_store64(uint8_t *p, uint64_t x) {
+    x = DLBF_LE64(x);
+    memcpy(p, &x, 8);
+}
+
+/* High 64 bits of the 128-bit product; as a map from a uniform x to [0, n) it is
+ * Lemire's "fastrange": no division, no power of two needed. */
+static inline uint64_t dlbf_mulhi64(uint64_t a, uint64_t b) {
+#if defined(__SIZEOF_INT128__)
+    return (uint64_t)(((unsigned __int128)a * b) >> 64);
+#else
+    uint64_t a0 = (uint32_t)a, a1 = a >> 32, b0 = (uint32_t)b, b1 = b >> 32;
+    uint64_t m = a1 * b0 + ((a0 * b0) >> 32);
+    uint64_t n = a0 * b1 + (uint32_t)m;
+    return a1 * b1 + (m >> 32) + (n >> 32);
+#endif
+}
+static inline uint64_t dlbf_mulfold64(uint64_t a, uint64_t b) {
+    return dlbf_mulhi64(a, b) ^ (a * b);
+}
+static inline uint64_t dlbf_rotl64(uint64_t x, int r) { return (x << r) | (x >> (64 - r)); }
+
+/* The gate: batches work on a filter's bytes without the GIL, so they need a lock of
+ * their own.  state > 0: that many reading batches; -1: one writing batch; 0: free.
+ * `waiting` counts writers, so that a stream of readers cannot starve them.
+ *
+ * Operations on one key hold the GIL throughout; with a GIL they only have to see that no
+ * batch is in the way, without one they take the gate like everyone else.
+ */
+typedef struct {
+    int32_t state;
+    int32_t waiting;
+} dlbf_gate;
+
+static inline void dlbf_gate_pause(void) {
+    Py_BEGIN_ALLOW_THREADS
+#if defined(_WIN32)
+    ;
+#else
+    struct timespec t = {0, 20000};
+    nanosleep(&t, NULL);
+#endif
+    Py_END_ALLOW_THREADS
+}
+#if defined(__GNUC__) || defined(__clang__)
+static inline int32_t dlbf_gate_load(int32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static inline void dlbf_gate_add(int32_t *p, int32_t d) { __atomic_fetch_add(p, d, __ATOMIC_ACQ_REL); }
+static inline int dlbf_gate_cas(int32_t *p, int32_t from, int32_t to) {
+    return __atomic_compare_exchange_n(p, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+#else /* no atomics known: correct with the GIL, which is then required */
+static inline int32_t dlbf_gate_load(int32_t *p) { return *p; }
+static inline void dlbf_gate_add(int32_t *p, int32_t d) { *p += d; }
+static inline int dlbf_gate_cas(int32_t *p, int32_t from, int32_t to) {
+    if (*p != from) return 0;
+    *p = to;
+    return 1;
+}
+#endif
+static inline void dlbf_gate_read(dlbf_gate *g) {
+    for (;;) {
+        int32_t s = dlbf_gate_load(&g->state);
+        if (s >= 0 && dlbf_gate_load(&g->waiting) == 0 && dlbf_gate_cas(&g->state, s, s + 1)) return;
+        dlbf_gate_pause();
+    }
+}
+static inline void dlbf_gate_read_done(dlbf_gate *g) { dlbf_gate_add(&g->state, -1); }
+static inline void dlbf_gate_write(dlbf_gate *g) {
+    dlbf_gate_add(&g->waiting, 1);
+    while (!dlbf_gate_cas(&g->state, 0, -1)) dlbf_gate_pause();
+    dlbf_gate_add(&g->waiting, -1);
+}
+static inline void dlbf_gate_write_done(dlbf_gate *g) { dlbf_gate_add(&g->state, 1); }
+
+#ifdef Py_GIL_DISABLED
+#define dlbf_gate_read_one(g) dlbf_gate_read(g)
+#define dlbf_gate_read_one_done(g) dlbf_gate_read_done(g)
+#define dlbf_gate_write_one(g) dlbf_gate_write(g)
+#define dlbf_gate_write_one_done(g) dlbf_gate_write_done(g)
+#else
+static inline void dlbf_gate_read_one(dlbf_gate *g) {
+    while (dlbf_unlikely(g->state < 0)) dlbf_gate_pause();
+}
+#define dlbf_gate_read_one_done(g) ((void)(g))
+static inline void dlbf_gate_write_one(dlbf_gate *g) {
+    if (dlbf_unlikely(g->state != 0)) {
+        dlbf_gate_add(&g->waiting, 1);
+        while (g->state != 0) dlbf_gate_pause();
+        dlbf_gate_add(&g->waiting, -1);
+    }
+}
+#define dlbf_gate_write_one_done(g) ((void)(g))
+#endif
+
+/* Arrow C data interface (a published, stable ABI): what the PyCapsules point to. */
+struct ArrowSchema {
+    const char *format;
+    const char *name;
+    const char *metadata;
+    int64_t flags;
+    int64_t n_children;
+    struct ArrowSchema **children;
+    struct ArrowSchema *dictionary;
+    void (*release)(struct ArrowSchema *);
+    void *private_data;
+};
+struct ArrowArray {
+    int64_t length;
+    int64_t null_count;
+    int64_t offset;
+    int64_t n_buffers;
+    int64_t n_children;
+    const void **buffers;
+    struct ArrowArray **children;
+    struct ArrowArray *dictionary;
+    void (*release)(struct ArrowArray *);
+    void *private_data;
+};
+struct ArrowArrayStream {
+    int (*get_schema)(struct ArrowArrayStream *, struct ArrowSchema *out);
+    int (*get_next)(struct ArrowArrayStream *, struct ArrowArray *out);
+    const char *(*get_last_error)(struct ArrowArrayStream *);
+    void (*release)(struct ArrowArrayStream *);
+    void *private_data;
+};
+
+#endif

@@ -1,0 +1,56 @@
+"""Shared integer types and the platform leaves of portable.h.
+
+In anything stored or hashed: uint8_t .. uint64_t.  Py_ssize_t only counts things in memory.
+"""
+
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+
+cdef extern from "portable.h" nogil:
+    void prefetch "dlbf_prefetch"(const void* p) noexcept
+    bint likely "dlbf_likely"(bint x) noexcept
+    bint unlikely "dlbf_unlikely"(bint x) noexcept
+    int popcount64 "dlbf_popcount64"(uint64_t x) noexcept
+    uint64_t bswap64 "dlbf_bswap64"(uint64_t x) noexcept
+    uint64_t load64 "dlbf_load64"(const uint8_t* p) noexcept
+    uint32_t load32 "dlbf_load32"(const uint8_t* p) noexcept
+    void store64 "dlbf_store64"(uint8_t* p, uint64_t x) noexcept
+    uint64_t mulhi64 "dlbf_mulhi64"(uint64_t a, uint64_t b) noexcept
+    uint64_t mulfold64 "dlbf_mulfold64"(uint64_t a, uint64_t b) noexcept
+    uint64_t rotl64 "dlbf_rotl64"(uint64_t x, int r) noexcept
+
+
+cdef extern from "portable.h":
+    ctypedef struct Gate "dlbf_gate":
+        int32_t state
+        int32_t waiting
+
+    # All of these are called with the GIL held; they give it up while they wait.
+    void gate_read "dlbf_gate_read"(Gate* g) noexcept
+    void gate_read_done "dlbf_gate_read_done"(Gate* g) noexcept
+    void gate_write "dlbf_gate_write"(Gate* g) noexcept
+    void gate_write_done "dlbf_gate_write_done"(Gate* g) noexcept
+    void gate_read_one "dlbf_gate_read_one"(Gate* g) noexcept
+    void gate_read_one_done "dlbf_gate_read_one_done"(Gate* g) noexcept
+    void gate_write_one "dlbf_gate_write_one"(Gate* g) noexcept
+    void gate_write_one_done "dlbf_gate_write_one_done"(Gate* g) noexcept
+
+    cdef struct ArrowSchema:
+        const char* format
+        int64_t n_children
+        ArrowSchema* dictionary
+        void (*release)(ArrowSchema*)
+
+    cdef struct ArrowArray:
+        int64_t length
+        int64_t null_count
+        int64_t offset
+        int64_t n_buffers
+        const void** buffers
+        void (*release)(ArrowArray*)
+
+    cdef struct ArrowArrayStream:
+        int (*get_schema)(ArrowArrayStream*, ArrowSchema*)
+        int (*get_next)(ArrowArrayStream*, ArrowArray*)
+        const char* (*get_last_error)(ArrowArrayStream*)
+        void (*release)(ArrowArrayStream*)
