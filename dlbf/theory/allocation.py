@@ -1,19 +1,19 @@
 """The optimiser: which filter, at which rate, in which region.
 
-Regions ``r`` hold a share ``G_r`` of the keys and meet a share ``H_r`` of the queries for absent keys.  A filter of rate
-``e_r`` is bought in each, at prices from :mod:`dlbf.theory.costs`, under three targets::
+Regions ``r`` hold a share ``G_r`` of the keys and meet a share ``H_r`` of the queries for absent keys.  A filter of
+rate ``e_r`` is bought in each, at prices from :mod:`dlbf.theory.costs`, under three targets::
 
     ordinary      sum_r H_r e_r <= f          what a query for an absent key meets
     deletability  sum_r G_r e_r <= 1 - D      what a deleted key meets: it still looks like a key
     adversarial   max_r e_r     <= A          what someone meets who can forge any score
 
 Once each region's kind of filter is fixed the problem is convex and its optimum has the closed form
-``e_r = min(cap_r, s_r G_r / (l1 H_r + l2 G_r))`` with two multipliers: for a given ratio of the two the level follows from
-one sort (the "water level"), and the ratio by bracketing.  There is no starting point to get wrong.
+``e_r = min(cap_r, s_r G_r / (l1 H_r + l2 G_r))`` with two multipliers: for a given ratio of the two the level follows
+from one sort (the "water level"), and the ratio by bracketing.  There is no starting point to get wrong.
 
-A fingerprint table has a fixed price, so *which* regions have one is a discrete choice and not always a threshold on the
-likelihood ratio (it is a small knapsack).  It is settled exactly by branch and bound; the bound is the Lagrangian dual,
-where each region chooses its kind by itself.
+A fingerprint table has a fixed price, so *which* regions have one is a discrete choice and not always a threshold on
+the likelihood ratio (it is a small knapsack).  It is settled exactly by branch and bound; the bound is the Lagrangian
+dual, where each region chooses its kind by itself.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _level(weights: Floats, caps: Floats, shape: Floats, target: float) -> float
     order = np.argsort(turns)
     turns = turns[order]
     capped = np.concatenate(([0.0], np.cumsum((weights * caps)[order])))
-    slope = np.where(np.isinf(shape), 0.0, weights * shape)[order]
+    slope = (weights * np.where(np.isinf(shape), 0.0, shape))[order]
     slopes = np.concatenate((np.cumsum(slope[::-1])[::-1], [0.0]))  # of the regions not yet capped
     # Up to and including which turn is the sum still below the target?
     at_turn = capped[:-1] + turns * slopes[:-1]
@@ -430,10 +430,10 @@ def _search(
         improved = False
         assert best is not None
         for region in range(len(problem.keys)):
-            for kind in np.flatnonzero(kinds.allowed[region]):
-                if kind != best[1][region]:
+            for other in np.flatnonzero(kinds.allowed[region]):
+                if other != best[1][region]:
                     changed = best[1].copy()
-                    changed[region] = kind
+                    changed[region] = other
                     improved |= offer(changed)
 
     twins = [
@@ -470,7 +470,8 @@ def _search(
     return best
 
 
-# --- entry points ------------------------------------------------------------------------------------------------------
+# --- entry points
+# ------------------------------------------------------------------------------------------------------
 
 
 def _options(costs: Sequence[Cost] | Sequence[Sequence[Cost]], n_regions: int) -> list[list[Cost]]:
@@ -524,7 +525,8 @@ def allocate(
     Notes
     -----
     Exact for given kinds of filter (a closed form and a bracketed root); over the choice of kinds within
-    ``1e-6`` of the fewest bits, or ``1e-5`` of the lowest rate, proven by branch and bound.  A region without keys gets an empty filter: rate 0, no bits.
+    ``1e-6`` of the fewest bits, or ``1e-5`` of the lowest rate, proven by branch and bound.  A region without keys
+    gets an empty filter: rate 0, no bits.
 
     Examples
     --------
@@ -584,7 +586,7 @@ def _spend(
 
     best = first
     if (kinds.allowed.sum(axis=1) == 1).all():
-        return spend(first[1]) or first, first[1]
+        return spend(first[1]) or first[0], first[1]
     starts = [first[1]]
     for preference in (-kinds.caps, kinds.slopes + (kinds.slopes == 0) * 1e9, kinds.fixed):
         starts.append(np.argmin(np.where(kinds.allowed, preference, math.inf), axis=1))
@@ -643,7 +645,9 @@ def smallest_budget(
     adversarial_fpr: float = 1.0,
 ) -> float:
     """Fewest bits per key that meet the deletability and adversarial targets at all; inf when none do."""
-    found = allocate(key_shares, query_shares, costs, fpr=1.0, deletability=deletability, adversarial_fpr=adversarial_fpr)
+    found = allocate(
+        key_shares, query_shares, costs, fpr=1.0, deletability=deletability, adversarial_fpr=adversarial_fpr
+    )
     return found.bits if found.feasible else math.inf
 
 
@@ -651,9 +655,9 @@ def sandwich(rates: Sequence[float]) -> tuple[float, tuple[float, ...]]:
     """The fastest point of the ridge: an initial filter that takes over the weakest region's whole rate.
 
     Moving ``b0`` bits per key from the regions into an initial filter multiplies every region's own rate by the same
-    factor that the initial filter contributes, so memory, false positives and deletability stay as they are (cells of one
-    width).  The furthest one can go is ``e_0 = max_r e_r``; the weakest region then has no filter of its own and most
-    absent keys are rejected before the model runs.
+    factor that the initial filter contributes, so memory, false positives and deletability stay as they are (cells of
+    one width).  The furthest one can go is ``e_0 = max_r e_r``; the weakest region then has no filter of its own and
+    most absent keys are rejected before the model runs.
 
     Returns
     -------

@@ -2,11 +2,12 @@
 
 Every base filter here costs ``slope * ln(1/e) + fixed`` bits per key it stores at rate ``e``:
 
-- cells of ``c`` bits (Bloom ``c = 1``, counting ``c = 2, 4, 8``, succinct counters ``c`` about 2.1): ``c / (ln 2)^2`` per
-  nat and nothing fixed, for any ``e`` up to 1;
-- tables of fingerprints (cuckoo, d-left): ``1 / (load ln 2)`` per nat and a fixed price for the slots a lookup compares,
-  for ``e`` up to some maximum;
-- ``slope = 0``: one possible rate, ``max_fpr``, at one price.  ``ALL`` is that with rate 1 and price 0: no filter at all.
+- cells of ``c`` bits (Bloom ``c = 1``, counting ``c = 2, 4, 8``, succinct counters ``c`` about 2.1): ``c / (ln 2)^2``
+  per nat and nothing fixed, for any ``e`` up to 1;
+- tables of fingerprints (cuckoo, d-left): ``1 / (load ln 2)`` per nat and a fixed price for the slots a lookup
+  compares, for ``e`` up to some maximum;
+- ``slope = 0``: one possible rate, ``max_fpr``, at one price.  ``ALL`` is that with rate 1 and price 0: no filter at
+  all.
 
 The optimiser in :mod:`dlbf.theory.allocation` knows only these three numbers.
 """
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+from dlbf.theory.rates import CUCKOO_LOAD, DLEFT_COUNTER_BITS, DLEFT_LOAD
 
 __all__ = [
     "ALL",
@@ -96,12 +99,12 @@ def fingerprint_cost(base: str, load: float, extra_bits: float, max_fpr: float) 
     return Cost(base, 1 / (load * math.log(2.0)), extra_bits / load, max_fpr)
 
 
-# Cuckoo: 2 buckets of 4 slots, so e = 8 / 2^f at full load 0.95.  At least 4 fingerprint bits: with fewer, the two
-# buckets of a key are too often the same and the table does not fill.
-_CUCKOO = fingerprint_cost("cuckoo", 0.95, 3.0, 0.5)
-
-# d-left: 4 subtables with buckets of 8 cells, 6 used on average, so e = 24 / 2^f; a cell adds a 2-bit counter.
-_DLEFT = fingerprint_cost("d-left", 0.75, math.log2(24) + 2, 0.5)
+# Both tables come in steps (whole bits, whole prefixes); these lines run through the middle of the steps of
+# `rates.cuckoo_geometry` and `rates.dleft_geometry`, and a built filter is within a bit per key of them.
+# Cuckoo: eight slots compared (3 bits), of which sorting the prefixes of a bucket wins back about 0.9.
+_CUCKOO = fingerprint_cost("cuckoo", CUCKOO_LOAD, 2.1, 0.8)
+# d-left: 32 cells compared at that load (4.7 bits), a 2-bit counter, and half a bit lost to whole bits.
+_DLEFT = fingerprint_cost("d-left", DLEFT_LOAD, math.log2(32 * DLEFT_LOAD) + DLEFT_COUNTER_BITS + 0.4, 0.8)
 
 BASES = ("bits", "counters", "succinct", "d-left", "cuckoo", "all")
 

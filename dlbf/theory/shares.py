@@ -24,7 +24,9 @@ def as_shares(key_shares: npt.ArrayLike, query_shares: npt.ArrayLike) -> tuple[F
         if array.ndim != 1 or not len(array):
             raise ValueError(f"{name}: expected one number per region, found an array of shape {array.shape}")
         if not (np.isfinite(array).all() and (array >= 0).all()):
-            raise ValueError(f"{name}: expected finite shares >= 0, found {array[~(array >= 0) | ~np.isfinite(array)][0]}")
+            raise ValueError(
+                f"{name}: expected finite shares >= 0, found {array[~(array >= 0) | ~np.isfinite(array)][0]}"
+            )
         result.append(array)
     if len(result[0]) != len(result[1]):
         raise ValueError(f"expected as many query_shares as key_shares ({len(result[0])}), found {len(result[1])}")

@@ -1,15 +1,16 @@
 """The design with one member filter and two filters of deleted keys (lbf-3sbf, lbf-3cbf), optimised globally.
 
-Of ``b`` bits per key, ``b1`` go to the members below the threshold, ``b2`` and ``b3`` to the deleted keys above and below it::
+Of ``b`` bits per key, ``b1`` go to the members below the threshold, ``b2`` and ``b3`` to the deleted keys above and
+below it::
 
     e = a^(b1 / F)    u = a^(b2 / (lambda (1-F)))    v = a^(b3 / (lambda F))        a = alpha^(1/c)
     FPR = p (1-u) + (1-p) (1-v) e          FNR = (1-F) u + F v
 
-The product ``(1-v) e`` makes this non-convex; a descent from a lucky start may stop anywhere.  But for given ``v`` the rest is
-convex in one variable with a closed form, so one dimension is left, and that one is scanned.
+The product ``(1-v) e`` makes this non-convex; a descent from a lucky start may stop anywhere.  But for given ``v``
+the rest is convex in one variable with a closed form, so one dimension is left, and that one is scanned.
 
-Minimising FPR alone has a useless answer: no bits for the deleted sets means ``u = v = 1``, everything counts as deleted,
-FPR = 0 and FNR = 1.  So the whole front is computed: the least FPR for each FNR allowed.
+Minimising FPR alone has a useless answer: no bits for the deleted sets means ``u = v = 1``, everything counts as
+deleted, FPR = 0 and FNR = 1.  So the whole front is computed: the least FPR for each FNR allowed.
 """
 
 from __future__ import annotations
@@ -79,12 +80,17 @@ class _Model:
         gain_member = weight * (1 - self.p) * -np.expm1(-x_low)  # objective: gain_member * e + gain_high * u
         gain_high = (1 - weight) * (1 - self.fnr) - weight * self.p
         if gain_high <= 0:
-            x_member, x_high = left / self.w_member, np.zeros_like(left)  # u = 1 is best: the model's top says "deleted"
+            x_member, x_high = (
+                left / self.w_member,
+                np.zeros_like(left),
+            )  # u = 1 is best: the model's top says "deleted"
         else:
             # Lagrange: gain_member e / w_member = gain_high u / w_high, and w_member x_m + w_high x_h = left.
             with np.errstate(divide="ignore"):
                 shift = np.log(gain_member * self.w_high) - math.log(gain_high * self.w_member)
-            x_member = np.clip((left + self.w_high * np.maximum(shift, -1e300)) / (self.w_member + self.w_high), 0, None)
+            x_member = np.clip(
+                (left + self.w_high * np.maximum(shift, -1e300)) / (self.w_member + self.w_high), 0, None
+            )
             x_member = np.minimum(x_member, left / self.w_member)
             x_high = np.maximum(left - self.w_member * x_member, 0.0) / self.w_high
         value = (
@@ -105,7 +111,8 @@ def optimise_three_filters(
     weight: float = 0.5,
     points: int = 4001,
 ) -> ThreeFilters:
-    """Global minimum of ``weight * FPR + (1 - weight) * FNR``; 0.5 is the published objective FPR + FNR, 1 is FPR alone.
+    """Global minimum of ``weight * FPR + (1 - weight) * FNR``; 0.5 is the published objective FPR + FNR, 1 is FPR
+    alone.
 
     Parameters
     ----------

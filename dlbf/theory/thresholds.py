@@ -2,12 +2,15 @@
 
 Two objectives, both sums over regions and so both exact by the same recursion:
 
-- :func:`best_thresholds` maximises ``KL(G||H)``, which is optimal as long as every region has a filter of one cell width;
-- :func:`cheapest_thresholds` minimises bits (or the rate for a budget) under the real prices and all three targets.  For given
-  prices of the two error targets the Lagrangian is a sum over regions; prices come from the allocation, cuts from the
-  prices, until nothing improves.  The last Lagrangian is a proof of how far from the optimum one can be.
+- :func:`best_thresholds` maximises ``KL(G||H)``, which is optimal as long as every region has a filter of one cell
+  width;
+- :func:`cheapest_thresholds` minimises bits (or the rate for a budget) under the real prices and all three targets.
+  For given prices of the two error targets the Lagrangian is a sum over regions; prices come from the allocation,
+  cuts from the prices, until nothing improves.  The last Lagrangian is a proof of how far from the optimum one can
+  be.
 
-Time is ``bins^2 * regions / 2`` vectorised operations: a few tens of milliseconds for 1,000 bins, and a second for 5,000.
+Time is ``bins^2 * regions / 2`` vectorised operations: a few tens of milliseconds for 1,000 bins, and a second for
+5,000.
 """
 
 from __future__ import annotations
