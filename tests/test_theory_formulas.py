@@ -27,9 +27,7 @@ def test_exact_bloom_fpr_small_equals_enumeration(n_bits, hashes, n_keys):
         ways = after
     passing = 0
     for bitmap, number in ways.items():
-        hits = sum(
-            all(bitmap >> bit & 1 for bit in probe) for probe in itertools.product(range(n_bits), repeat=hashes)
-        )
+        hits = sum(all(bitmap >> bit & 1 for bit in probe) for probe in itertools.product(range(n_bits), repeat=hashes))
         passing += number * hits
     expected = Fraction(passing, n_bits ** (n_keys * hashes + hashes))
     assert theory.exact_bloom_fpr(n_keys, n_bits, hashes) == expected

@@ -171,7 +171,7 @@ class _Problem:
         if log_mix == math.inf:
             return slopes
         below = self.ratios if log_mix == -math.inf else self.ratios + math.exp(log_mix)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             return slopes / below
 
     def cheapest(self, slopes: Floats, fixed: Floats, caps: Floats) -> _Solution | None:
@@ -234,11 +234,13 @@ class _Problem:
             held = float(weights[~moving] @ -np.log(caps[~moving]))
             log_level = _log_level(weights[moving], caps[moving], shape[moving], left - held)
             rates = caps.copy()
-            rates[moving] = np.minimum(caps[moving], np.exp(log_level + np.log(shape[moving])))
-            return rates, math.exp(log_level)
+            # Budgets beyond all reason still give a positive rate.
+            logs = np.maximum(log_level + np.log(shape[moving]), -690.0)
+            rates[moving] = np.minimum(caps[moving], np.exp(logs))
+            return rates, math.exp(max(log_level, -690.0))
 
         rates, level = rates_at(-math.inf)
-        multipliers = (1 / level if level else math.inf, 0.0)
+        multipliers = (1 / level, 0.0)
         limit = kept * (1 + 1e-12)
         if float(keys @ rates) > limit:
             if float(keys @ rates_at(math.inf)[0]) > limit:

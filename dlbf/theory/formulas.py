@@ -111,8 +111,8 @@ def dlbf_deletability(n_keys: int, n_bits: int, hashes: int, regions: int) -> fl
     never = math.exp(throws * math.log1p(-1 / cells))
     once = throws / cells * math.exp((throws - 1) * math.log1p(-1 / cells))
     collision = max(0.0, 1 - never - once)
-    clean = math.exp(cells / regions * math.log1p(-collision))
-    return 1 - (1 - clean) ** hashes
+    clean = math.pow(1 - collision, cells / regions)
+    return 1 - math.pow(1 - clean, hashes)
 
 
 def slbf_2cbf_split(

@@ -325,7 +325,7 @@ def plan(
         return _infeasible(task, math.inf, "the design cannot delete")
     if task.bits is not None and task.bits < 0 and design != "auto":
         least = _planner(row)(task.replace(bits=0.0)).min_bits
-        return _infeasible(task, least, "the model alone is larger than the budget")
+        return _infeasible(task, least - task.model_bits, "the model alone is larger than the budget")
     return _planner(row)(task)
 
 
@@ -696,6 +696,10 @@ def _plan_sandwich(task: _Task) -> Plan:
         def smallest() -> float:
             if not bare_top:
                 return _least(task, keys, queries, [cost])
+            if task.deletability == 0 and task.adversarial_fpr == 1 and (keys > 0).all() and (queries > 0).all():
+                # The published limit: e_low / e_high = (G/H of low) / (G/H of high), with e_high = 1.
+                ratio = float(keys[0] * queries[1] / (queries[0] * keys[1]))
+                return float(keys[0]) * cost.bits(ratio) if ratio < 1 else 0.0
             low, high = 0.0, 1.0
             while not meets(spend(high, None)):
                 low, high = high, 2 * high
