@@ -169,17 +169,21 @@ def lbf_3sbf_rates(
     return fpr, fnr
 
 
-def bodega_fpr(model_fpr: float, high: float, low: float) -> float:
+def bodega_fpr(model_fpr: float, high: float, low: float, model_tnr: float | None = None) -> float:
     """Downtown Bodega filter (Theorem 4): ``FPR_L FPR(S'', m_A) + TNR_L FPR(S', m_B)``.
 
-    `high` is the rate of the keyed filter of the keys the model accepts, `low` of those it rejects.
+    `high` is the rate of the keyed filter of the keys the model accepts, `low` of those it rejects; `model_tnr` is
+    ``1 - model_fpr`` unless given (the paper scales it by the share ``Q_N`` of negative queries).
     """
-    for name, value in (("model_fpr", model_fpr), ("high", high), ("low", low)):
+    model_tnr = 1 - model_fpr if model_tnr is None else model_tnr
+    for name, value in (("model_fpr", model_fpr), ("high", high), ("low", low), ("model_tnr", model_tnr)):
         _share(name, value)
-    return model_fpr * high + (1 - model_fpr) * low
+    return model_fpr * high + model_tnr * low
 
 
-def hybrid_fpr(model_fpr: float, high: float, low: float, share_high: float, share_low: float) -> float:
+def hybrid_fpr(
+    model_fpr: float, high: float, low: float, share_high: float, share_low: float, model_tnr: float | None = None
+) -> float:
     """Downtown Bodega filter when an adversary writes part of the queries (Theorem 5).
 
     ``a_P high + a_N low + (1 - a_P - a_N) FPR_DB``, with ``a_P`` and ``a_N`` the shares of all queries that are the
@@ -189,5 +193,5 @@ def hybrid_fpr(model_fpr: float, high: float, low: float, share_high: float, sha
         _share(name, value)
     if share_high + share_low > 1 + 1e-12:
         raise ValueError(f"expected share_high + share_low <= 1, found {share_high} + {share_low}")
-    ordinary = bodega_fpr(model_fpr, high, low)
+    ordinary = bodega_fpr(model_fpr, high, low, model_tnr)
     return share_high * high + share_low * low + max(0.0, 1 - share_high - share_low) * ordinary
