@@ -281,7 +281,9 @@ class Filter(FilterCore):
 
     def _combined(self, other: "Filter", union: bool) -> Self:
         if parts := self._differences(other):
-            raise ValueError(f"these filters cannot be combined; they differ in {parts}. Build both with the same values")
+            raise ValueError(
+                f"these filters cannot be combined; they differ in {parts}. Build both with the same values"
+            )
         result = self.copy()
         if result._merge(other, union) is False:
             raise FilterFullError(
@@ -310,7 +312,9 @@ class Filter(FilterCore):
         if type(other) is not type(self):
             return NotImplemented
         return (
-            not self._differences(other) and len(self) == len(other) and bytes(self._payload()) == bytes(other._payload())
+            not self._differences(other)
+            and len(self) == len(other)
+            and bytes(self._payload()) == bytes(other._payload())
         )
 
 

@@ -74,7 +74,9 @@ class MappedFile:
             self._lock()
             size = os.fstat(self.file.fileno()).st_size
             if size < format.HEADER_BYTES:
-                raise FormatError(f"{path}: expected at least {format.HEADER_BYTES} bytes, found {size}; the file is cut")
+                raise FormatError(
+                    f"{path}: expected at least {format.HEADER_BYTES} bytes, found {size}; the file is cut"
+                )
             access = mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ
             self.map = mmap.mmap(self.file.fileno(), 0, access=access)
         except BaseException:
@@ -91,9 +93,7 @@ class MappedFile:
             fcntl.flock(self.file.fileno(), kind | fcntl.LOCK_NB)
         except OSError:
             other = "in use" if self.writable else "being written"
-            raise DlbfError(
-                f"{self.path}: {other} by another filter object or process; close it there first"
-            ) from None
+            raise DlbfError(f"{self.path}: {other} by another filter object or process; close it there first") from None
 
     def mark_open(self, header: format.Header) -> None:
         """Say on disk that the sums no longer hold, before the first change can."""

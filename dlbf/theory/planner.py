@@ -45,13 +45,16 @@ class FilterPlan:
     bits_per_key : float
         Bits per key *it stores*.
     hashes : int or None
-        Hashes, where the plan fixes them (a shared array).
+        Hashes, where the plan fixes them (a shared array, a deletable Bloom filter).
+    marks : float or None
+        Share of the bits that mark collisions, in a deletable Bloom filter.
     """
 
     base: str
     fpr: float
     bits_per_key: float
     hashes: int | None = None
+    marks: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,21 +542,21 @@ def _plan_dlbf(task: _Task) -> Plan:
     """m bits, of which r mark collisions; the fewest marks that meet the deletability, at least a tenth of all bits."""
     one = np.ones(1)
 
-    def rates(bits: float, share: float) -> tuple[float, float]:
+    def rates(bits: float, share: float) -> tuple[float, float, int]:
         n_bits = max(16, round(bits * _MANY_KEYS))
         marks = min(n_bits - 2, max(1, round(share * n_bits)))
         per_key = (n_bits - marks) / _MANY_KEYS
         hashes = max(1, round(per_key * math.log(2)))
         fpr = -math.expm1(-hashes / per_key)
-        return fpr**hashes, dlbf_deletability(_MANY_KEYS, n_bits, hashes, marks)
+        return fpr**hashes, dlbf_deletability(_MANY_KEYS, n_bits, hashes, marks), hashes
 
-    def fit(bits: float) -> tuple[float, float, float] | None:
-        """Rate, deletability and share of marks: the best rate among those deletable enough."""
+    def fit(bits: float) -> tuple[float, float, float, int] | None:
+        """Rate, deletability, share of marks and hashes: the best rate among those deletable enough."""
         best = None
         for share in np.concatenate(([0.1], np.linspace(0.1, 0.8, 141)[1:])):
-            rate, gone = rates(bits, float(share))
+            rate, gone, hashes = rates(bits, float(share))
             if gone >= task.deletability and rate <= task.adversarial_fpr and (best is None or rate < best[0]):
-                best = (rate, gone, float(share))
+                best = (rate, gone, float(share), hashes)
             if best is not None and task.deletability == 0 and task.adversarial_fpr == 1:
                 break
         return best
@@ -579,7 +582,9 @@ def _plan_dlbf(task: _Task) -> Plan:
     found = fit(bits) if math.isfinite(bits) else None
     if found is None:
         return _infeasible(task, least, "the budget is too small for the targets")
-    return _finish(task, one, one, (), [FilterPlan("dlbf", found[0], bits)], least, deletability=found[1])
+    return _finish(
+        task, one, one, (), [FilterPlan("dlbf", found[0], bits, found[3], found[2])], least, deletability=found[1]
+    )
 
 
 def _choose_cut(task: _Task, evaluate: Callable[[tuple[int, ...]], Plan]) -> Plan:
