@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlbf import theory
+from dlbf.theory.allocation import undominated
 from dlbf.theory.costs import ALL, base_cost, cell_cost
 
 
@@ -156,6 +157,15 @@ def test_choice_of_kinds_is_a_knapsack_not_a_threshold():
     assert found.bases == ("all", "all", "table")
     assert queries[0] / keys[0] > queries[2] / keys[2]
     assert found.bits == pytest.approx(25)
+
+
+def test_only_kinds_that_are_never_cheapest_are_dropped():
+    steep, fixed, dear = theory.Cost("steep", 2.0), theory.Cost("fixed", 1.0, 5.0), theory.Cost("dear", 2.0, 1.0)
+    assert undominated([steep, fixed, dear]) == [steep, fixed]
+    # Below a rate of e^-5 the fixed price is always worth it.
+    assert undominated([steep, fixed, dear], adversarial_fpr=0.006) == [fixed]
+    assert undominated([ALL, steep]) == [steep]
+    assert undominated([ALL, steep], adversarial_fpr=0.5) == [steep]
 
 
 def test_one_rate_filters_fit_exactly_or_not_at_all():

@@ -210,6 +210,18 @@ def test_shared_array_with_whole_hashes_is_close_to_separate_filters():
         assert fill == pytest.approx(1 - math.exp(-mean / shared.bits), rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_shared_array_equals_brute_force_over_whole_hashes(seed):
+    rng = np.random.default_rng(seed)
+    keys, queries = rng.dirichlet(np.ones(3)), rng.dirichlet(np.ones(3))
+    bits = float(rng.uniform(3, 9))
+    found = theory.optimise_shared_array(keys, queries, 1, bits=bits)
+    hashes = np.array(list(itertools.product(range(13), repeat=3)))
+    fill = 1 - np.exp(-(hashes @ keys) / bits)
+    rates = (fill[:, None] ** hashes) @ queries
+    assert np.dot(queries, found.rates) <= rates.min() * (1 + 1e-9)
+
+
 def test_exact_deleted_set_is_used_when_deletions_are_rare_and_the_top_is_clean():
     quality = {"key_shares": [0.2, 0.8], "query_shares": [0.9999, 0.0001]}
     found = plan("pddbf", fpr=0.01, deletability=0.9, deletions=0.001, **quality)

@@ -66,6 +66,14 @@ def test_descent_from_a_start_can_stop_where_the_optimiser_does_not():
     assert stuck
 
 
+def test_result_does_not_depend_on_the_size_of_the_scan():
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        arguments = (10 ** rng.uniform(-3, -1), rng.uniform(0.2, 0.8), rng.uniform(1, 15), 10 ** rng.uniform(-3, -0.5))
+        coarse, fine = (theory.optimise_three_filters(*arguments, points=points) for points in (101, 20_001))
+        assert coarse.fpr + coarse.fnr == pytest.approx(fine.fpr + fine.fnr, rel=1e-12)
+
+
 def test_objective_fpr_alone_forgets_every_key():
     found = theory.optimise_three_filters(0.005, 0.55, 10, 0.1, weight=1)
     assert (found.fpr, found.fnr) == (0, 1)
