@@ -18,6 +18,13 @@ from libc.string cimport memchr
 
 from dlbf.kernels.types cimport int8_t, int32_t, int64_t, load32, load64, uint8_t, uint16_t, uint32_t, uint64_t
 
+cdef extern from "ngram_avx2.h" nogil:
+    int cpu_has_avx2 "dlbf_cpu_has_avx2"() noexcept
+    int32_t runs_avx2 "dlbf_ngram_runs_avx2"(
+        const uint8_t* key, int32_t n, uint32_t order, uint32_t split_byte, uint32_t shift, uint32_t head_mul,
+        uint32_t tail_mul, const uint8_t* table, int four_bits, uint64_t* counts, uint64_t* head,
+        int32_t* split) noexcept
+
 cdef enum:
     VIEW_NONE = 0
     VIEW_NGRAM = 1
@@ -110,6 +117,36 @@ cdef inline int32_t ngram_take(uint32_t index, int mode, const uint8_t* table, u
     return (table[index >> 1] >> ((index & 1) << 2)) & 15
 
 
+cdef inline int32_t ngram_crossed(const uint8_t* key, Py_ssize_t n, Py_ssize_t split, uint64_t counts, uint64_t head,
+                                  uint32_t shift, int mode, const uint8_t* table, uint32_t* out,
+                                  Py_ssize_t m) noexcept nogil:
+    """The ten indices that come from counts and from places; ``out`` is filled from ``m`` on."""
+    cdef int32_t total = 0
+    cdef uint32_t depth, length = <uint32_t>n
+    # The counts of the head stop before the split byte; those of the whole key do not.
+    depth = low_of(counts, LOW_SLASH, 15)
+    total += ngram_take(ngram_index(
+        <uint32_t>0x1F3D5B79 ^ ((length if length < 127 else 127) >> 1), CROSS_MUL, shift), mode, table, out, m)
+    total += ngram_take(ngram_index(
+        <uint32_t>0x2A4C6E81 ^ (depth << 6 | length >> 3), CROSS_MUL, shift), mode, table, out, m + 1)
+    total += ngram_take(ngram_index(
+        <uint32_t>0x35B7D9FB ^ (low_of(head, LOW_DOT, 7) << 6 | (<uint32_t>split if split < 63 else 63) >> 1),
+        CROSS_MUL, shift), mode, table, out, m + 2)
+    total += ngram_take(ngram_index(
+        <uint32_t>0x4E607284 ^ (low_of(head, LOW_DIGIT, 15) << 3 | low_of(head, LOW_HYPHEN, 7)),
+        CROSS_MUL, shift), mode, table, out, m + 3)
+    total += ngram_take(ngram_index(
+        <uint32_t>0x59ABCDEF ^ (low_of(counts, LOW_DIGIT, 31) << 3 | low_of(counts, LOW_UPPER, 15) >> 1),
+        CROSS_MUL, shift), mode, table, out, m + 4)
+    total += ngram_take(ngram_index(
+        <uint32_t>0x6B8D0F21 ^ (low_of(counts, LOW_HYPHEN, 15) << 4 | depth), CROSS_MUL, shift), mode, table, out, m + 5)
+    total += ngram_take(ngram_index(word_at(key, n, 0), START_MUL, shift), mode, table, out, m + 6)
+    total += ngram_take(ngram_index(word_at(key, n, n - 4), END_MUL, shift), mode, table, out, m + 7)
+    total += ngram_take(ngram_index(word_at(key, n, split - 4), BEFORE_MUL, shift), mode, table, out, m + 8)
+    total += ngram_take(ngram_index(word_at(key, n, split + 1), AFTER_MUL, shift), mode, table, out, m + 9)
+    return total
+
+
 cdef inline int32_t ngram_walk(const uint8_t* key, size_t n_bytes, uint32_t order, uint32_t split_byte, uint32_t shift,
                                const uint64_t* low, int mode, const uint8_t* table, uint32_t* out,
                                Py_ssize_t* n_indices) noexcept nogil:
@@ -122,7 +159,7 @@ cdef inline int32_t ngram_walk(const uint8_t* key, size_t n_bytes, uint32_t orde
     cdef Py_ssize_t split = n, i, m = 0, last, stop
     cdef uint64_t counts = 0, head = 0, eight
     cdef uint32_t mask = <uint32_t>0xFFFFFFFF >> (32 - 8 * order)
-    cdef uint32_t word, depth, mul, length = <uint32_t>n
+    cdef uint32_t word, mul
     cdef int32_t a = 0, b = 0
     cdef int part
     cdef const uint8_t* found
@@ -186,26 +223,21 @@ cdef inline int32_t ngram_walk(const uint8_t* key, size_t n_bytes, uint32_t orde
             a += ngram_take(ngram_index(load32(small + i) & mask, mul, shift), mode, table, out, m)
             m += 1
             i += 1
-    # The counts of the head stop before the split byte; those of the whole key do not.
-    depth = low_of(counts, LOW_SLASH, 15)
-    a += ngram_take(ngram_index(
-        <uint32_t>0x1F3D5B79 ^ ((length if length < 127 else 127) >> 1), CROSS_MUL, shift), mode, table, out, m)
-    b += ngram_take(ngram_index(
-        <uint32_t>0x2A4C6E81 ^ (depth << 6 | length >> 3), CROSS_MUL, shift), mode, table, out, m + 1)
-    a += ngram_take(ngram_index(
-        <uint32_t>0x35B7D9FB ^ (low_of(head, LOW_DOT, 7) << 6 | (<uint32_t>split if split < 63 else 63) >> 1),
-        CROSS_MUL, shift), mode, table, out, m + 2)
-    b += ngram_take(ngram_index(
-        <uint32_t>0x4E607284 ^ (low_of(head, LOW_DIGIT, 15) << 3 | low_of(head, LOW_HYPHEN, 7)),
-        CROSS_MUL, shift), mode, table, out, m + 3)
-    a += ngram_take(ngram_index(
-        <uint32_t>0x59ABCDEF ^ (low_of(counts, LOW_DIGIT, 31) << 3 | low_of(counts, LOW_UPPER, 15) >> 1),
-        CROSS_MUL, shift), mode, table, out, m + 4)
-    b += ngram_take(ngram_index(
-        <uint32_t>0x6B8D0F21 ^ (low_of(counts, LOW_HYPHEN, 15) << 4 | depth), CROSS_MUL, shift), mode, table, out, m + 5)
-    a += ngram_take(ngram_index(word_at(key, n, 0), START_MUL, shift), mode, table, out, m + 6)
-    b += ngram_take(ngram_index(word_at(key, n, n - 4), END_MUL, shift), mode, table, out, m + 7)
-    a += ngram_take(ngram_index(word_at(key, n, split - 4), BEFORE_MUL, shift), mode, table, out, m + 8)
-    b += ngram_take(ngram_index(word_at(key, n, split + 1), AFTER_MUL, shift), mode, table, out, m + 9)
+    a += b + ngram_crossed(key, n, split, counts, head, shift, mode, table, out, m)
     n_indices[0] = m + N_CROSSED
-    return a + b
+    return a
+
+
+cdef inline int32_t ngram_sum_avx2(const uint8_t* key, size_t n_bytes, uint32_t order, uint32_t split_byte,
+                                   uint32_t shift, int mode, const uint8_t* table,
+                                   Py_ssize_t* n_indices) noexcept nogil:
+    """What ``ngram_walk`` returns for keys of 16 bytes and more, on a processor that has AVX2."""
+    cdef int32_t n = <int32_t>n_bytes if n_bytes < KEY_BYTES else KEY_BYTES
+    cdef int32_t split = 0
+    cdef uint64_t counts = 0, head = 0
+    cdef uint32_t mask = <uint32_t>0xFFFFFFFF >> (32 - 8 * order)
+    cdef int32_t total = runs_avx2(key, n, order, split_byte, shift, HEAD_MUL, TAIL_MUL, table, mode == TAKE_INT4,
+                                   &counts, &head, &split)
+    total += ngram_take(ngram_index(((load32(key) << 8) | MARK_START) & mask, HEAD_MUL, shift), mode, table, NULL, 0)
+    n_indices[0] = n + 3 - <Py_ssize_t>order + N_CROSSED
+    return total + ngram_crossed(key, n, split, counts, head, shift, mode, table, NULL, 0)

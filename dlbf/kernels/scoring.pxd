@@ -22,7 +22,8 @@ Scores, all sums in integers that cannot overflow:
 from cpython.buffer cimport Py_buffer
 
 from dlbf.kernels.features cimport (
-    MAX_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, count_high, count_low, lexical_values, ngram_walk, numeric_values,
+    MAX_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, count_high, count_low, lexical_values, ngram_sum_avx2,
+    ngram_walk, numeric_values,
 )
 from dlbf.kernels.types cimport int8_t, int16_t, int32_t, int64_t, load32, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -49,6 +50,7 @@ ctypedef struct Model:
     uint32_t n_items                     # trees, or terms
     uint32_t needed                      # bit v: value v is used
     int32_t bias
+    uint32_t simd                        # the processor has AVX2; the score is the same
     const uint8_t* data                  # the payload
     const uint8_t* nodes                 # trees: after the first_node array
     const uint64_t* low                  # count tables of the features module
@@ -67,11 +69,17 @@ cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n
     cdef uint32_t packed, tree
     cdef int64_t x, wide
     if model.kind == MODEL_TABLE8:
+        if model.simd and n_bytes >= 16:
+            return model.bias + ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift, TAKE_INT8,
+                                               data, &m)
         return model.bias + ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low,
                                        TAKE_INT8, data, NULL, &m)
     if model.kind == MODEL_TABLE4:
-        total = ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low, TAKE_INT4, data,
-                           NULL, &m)
+        if model.simd and n_bytes >= 16:
+            total = ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift, TAKE_INT4, data, &m)
+        else:
+            total = ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low, TAKE_INT4,
+                               data, NULL, &m)
         return model.bias + total - 8 * <int32_t>m
     if model.kind == MODEL_NONE:
         return 0

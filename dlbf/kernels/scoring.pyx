@@ -4,7 +4,9 @@ import numpy as np
 
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
 
-from dlbf.kernels.features cimport N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed
+from dlbf.kernels.features cimport (
+    N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed, cpu_has_avx2,
+)
 from dlbf.kernels.keys cimport KeyReader, KeyRef, key_close, key_open
 
 from dlbf.errors import FormatError
@@ -23,6 +25,19 @@ cdef enum:
     PARAM_ITEMS = 7
     PARAM_SUM_SHIFT = 8
     PARAM_SCALE = 9                      # score units per nat of log-odds, times 65536; informs, never routes
+
+
+cdef bint simd_wanted = True
+
+
+def use_simd(wanted):
+    """Let models opened from now on use AVX2 where the processor has it (the default), or never.
+
+    Scores do not depend on it.  Returns whether it will be used.
+    """
+    global simd_wanted
+    simd_wanted = wanted
+    return bool(simd_wanted and cpu_has_avx2())
 
 
 cdef int fail(str message) except -1:
@@ -101,6 +116,7 @@ cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes
     model.low = count_low
     model.high = count_high
     model.index_shift = 0
+    model.simd = simd_wanted and cpu_has_avx2()
     if params[PARAM_SUM_SHIFT] > 62:
         fail(f"{params[PARAM_SUM_SHIFT]} fraction bits")
     if model.kind == MODEL_NONE:
