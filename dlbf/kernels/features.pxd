@@ -84,20 +84,19 @@ cdef int check_packed(const uint8_t[::1] data, const int64_t[::1] offsets, const
 cdef void numeric_values(const uint8_t* key, size_t n_bytes, uint16_t* out) noexcept nogil
 
 
-cdef inline uint32_t low_of(uint64_t counts, int field, uint32_t most) noexcept nogil:
-    cdef uint32_t count = <uint32_t>(counts >> field) & 255
-    return count if count < most else most
+cdef inline uint32_t low_of(uint64_t counts, int field) noexcept nogil:
+    return <uint32_t>(counts >> field) & 255
 
 
 cdef inline uint32_t word_at(const uint8_t* key, Py_ssize_t n, Py_ssize_t at) noexcept nogil:
-    """Four bytes from position ``at``, little-endian; bytes outside the key are zero."""
+    """Four bytes of the key from ``at``, or from the nearest place that has four; a shorter key's are zero-filled."""
     cdef uint32_t word = 0
     cdef Py_ssize_t i
-    if at >= 0 and at + 4 <= n:
-        return load32(key + at)
-    for i in range(4):
-        if 0 <= at + i < n:
-            word |= <uint32_t>key[at + i] << (8 * i)
+    if n >= 4:
+        at = at if at > 0 else 0
+        return load32(key + (at if at < n - 4 else n - 4))
+    for i in range(n):
+        word |= <uint32_t>key[i] << (8 * i)
     return word
 
 
@@ -124,22 +123,21 @@ cdef inline int32_t ngram_crossed(const uint8_t* key, Py_ssize_t n, Py_ssize_t s
     cdef int32_t total = 0
     cdef uint32_t depth, length = <uint32_t>n
     # The counts of the head stop before the split byte; those of the whole key do not.
-    depth = low_of(counts, LOW_SLASH, 15)
+    depth = low_of(counts, LOW_SLASH)
+    total += ngram_take(ngram_index(<uint32_t>0x1F3D5B79 ^ (length >> 1), CROSS_MUL, shift), mode, table, out, m)
     total += ngram_take(ngram_index(
-        <uint32_t>0x1F3D5B79 ^ ((length if length < 127 else 127) >> 1), CROSS_MUL, shift), mode, table, out, m)
+        <uint32_t>0x2A4C6E81 ^ (depth << 8 | length >> 3), CROSS_MUL, shift), mode, table, out, m + 1)
     total += ngram_take(ngram_index(
-        <uint32_t>0x2A4C6E81 ^ (depth << 6 | length >> 3), CROSS_MUL, shift), mode, table, out, m + 1)
+        <uint32_t>0x35B7D9FB ^ (low_of(head, LOW_DOT) << 8 | <uint32_t>split >> 1), CROSS_MUL, shift),
+        mode, table, out, m + 2)
     total += ngram_take(ngram_index(
-        <uint32_t>0x35B7D9FB ^ (low_of(head, LOW_DOT, 7) << 6 | (<uint32_t>split if split < 63 else 63) >> 1),
-        CROSS_MUL, shift), mode, table, out, m + 2)
+        <uint32_t>0x4E607284 ^ (low_of(head, LOW_DIGIT) << 8 | low_of(head, LOW_HYPHEN)), CROSS_MUL, shift),
+        mode, table, out, m + 3)
     total += ngram_take(ngram_index(
-        <uint32_t>0x4E607284 ^ (low_of(head, LOW_DIGIT, 15) << 3 | low_of(head, LOW_HYPHEN, 7)),
-        CROSS_MUL, shift), mode, table, out, m + 3)
+        <uint32_t>0x59ABCDEF ^ (low_of(counts, LOW_DIGIT) << 8 | low_of(counts, LOW_UPPER) >> 1), CROSS_MUL, shift),
+        mode, table, out, m + 4)
     total += ngram_take(ngram_index(
-        <uint32_t>0x59ABCDEF ^ (low_of(counts, LOW_DIGIT, 31) << 3 | low_of(counts, LOW_UPPER, 15) >> 1),
-        CROSS_MUL, shift), mode, table, out, m + 4)
-    total += ngram_take(ngram_index(
-        <uint32_t>0x6B8D0F21 ^ (low_of(counts, LOW_HYPHEN, 15) << 4 | depth), CROSS_MUL, shift), mode, table, out, m + 5)
+        <uint32_t>0x6B8D0F21 ^ (low_of(counts, LOW_HYPHEN) << 8 | depth), CROSS_MUL, shift), mode, table, out, m + 5)
     total += ngram_take(ngram_index(word_at(key, n, 0), START_MUL, shift), mode, table, out, m + 6)
     total += ngram_take(ngram_index(word_at(key, n, n - 4), END_MUL, shift), mode, table, out, m + 7)
     total += ngram_take(ngram_index(word_at(key, n, split - 4), BEFORE_MUL, shift), mode, table, out, m + 8)

@@ -2,7 +2,7 @@
  *
  * The same integers as the portable walk in features.pxd, in another order of addition; which one runs is decided
  * when a model is opened, by asking the processor.  Reads stay within the key and the table: the table is gathered in
- * aligned groups of four bytes, the bytes after the key's last sixteen come from registers.
+ * aligned groups of four bytes, the end mark comes from a register.
  */
 #ifndef DLBF_NGRAM_AVX2_H
 #define DLBF_NGRAM_AVX2_H
@@ -19,22 +19,16 @@ static inline int dlbf_cpu_has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt");
 }
 
-/* Sixteen bytes from slide + k move a register down by k bytes; from end + k they put the end mark after them. */
-static const uint8_t dlbf_ngram_slide[32] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
-    128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128};
-static const uint8_t dlbf_ngram_end[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3};
-
 #define DLBF_AVX2 __attribute__((target("avx2,bmi,popcnt")))
 
 DLBF_AVX2 static inline __m256i dlbf_ngram_eight(__m128i bytes, __m256i place, __m256i split, __m256i mask,
-                                                 __m256i head_mul, __m256i tail_mul, __m128i shift,
+                                                 __m256i tail_mul, __m256i mul_change, __m256i shift,
                                                  const uint8_t *table, int four_bits) {
     const __m256i windows = _mm256_setr_epi8(0, 1, 2, 3, 1, 2, 3, 4, 2, 3, 4, 5, 3, 4, 5, 6, 4, 5, 6, 7, 5, 6, 7, 8, 6, 7,
                                              8, 9, 7, 8, 9, 10);
     __m256i run = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), windows), mask);
-    __m256i mul = _mm256_blendv_epi8(tail_mul, head_mul, _mm256_cmpgt_epi32(split, place));
-    __m256i index = _mm256_srl_epi32(_mm256_mullo_epi32(run, mul), shift);
+    __m256i mul = _mm256_xor_si256(tail_mul, _mm256_and_si256(_mm256_cmpgt_epi32(split, place), mul_change));
+    __m256i index = _mm256_srlv_epi32(_mm256_mullo_epi32(run, mul), shift);
     if (four_bits) {
         __m256i group = _mm256_i32gather_epi32((const int *)table, _mm256_srli_epi32(index, 3), 4);
         __m256i up = _mm256_slli_epi32(_mm256_andnot_si256(index, _mm256_set1_epi32(7)), 2);
@@ -103,32 +97,33 @@ DLBF_AVX2 static inline int32_t dlbf_ngram_runs_avx2(const uint8_t *key, int32_t
 
     {
         const __m256i mask = _mm256_set1_epi32((int)(0xFFFFFFFFu >> (32 - 8 * order)));
-        const __m256i head_mul = _mm256_set1_epi32((int)head_multiplier);
         const __m256i tail_mul = _mm256_set1_epi32((int)tail_multiplier);
+        const __m256i mul_change = _mm256_set1_epi32((int)(head_multiplier ^ tail_multiplier));
         const __m256i eight = _mm256_set1_epi32(8);
         const __m256i splits = _mm256_set1_epi32(split);
-        const __m256i runs = _mm256_set1_epi32(n + 2 - (int32_t)order);
-        const __m128i shift = _mm_cvtsi32_si128((int)shift_bits);
-        __m256i place = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-        __m256i sum = _mm256_setzero_si256();
-        __m128i last, low;
-        int32_t p, gap;
+        const __m256i shift = _mm256_set1_epi32((int)shift_bits);
+        const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        const __m128i end = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0);
+        const __m128i last = _mm_loadu_si128((const __m128i *)(key + n - 16));
+        __m256i place = lane;
+        /* The last eight bytes and the end mark: places n - 8 to n + 1 - order. */
+        __m256i sum = dlbf_ngram_eight(_mm_or_si128(_mm_srli_si128(last, 8), end),
+                                       _mm256_add_epi32(lane, _mm256_set1_epi32(n - 8)), splits, mask, tail_mul,
+                                       mul_change, shift, table, four_bits);
+        __m128i low;
+        int32_t p;
+        sum = _mm256_and_si256(sum, _mm256_cmpgt_epi32(_mm256_set1_epi32(10 - (int32_t)order), lane));
         for (p = 0; p + 16 <= n; p += 8) {
             sum = _mm256_add_epi32(
-                sum, dlbf_ngram_eight(_mm_loadu_si128((const __m128i *)(key + p)), place, splits, mask, head_mul,
-                                      tail_mul, shift, table, four_bits));
+                sum, dlbf_ngram_eight(_mm_loadu_si128((const __m128i *)(key + p)), place, splits, mask, tail_mul,
+                                      mul_change, shift, table, four_bits));
             place = _mm256_add_epi32(place, eight);
         }
-        /* Fewer than sixteen bytes from p to the end: 1 <= gap <= 8. */
-        last = _mm_loadu_si128((const __m128i *)(key + n - 16));
-        gap = p + 16 - n;
-        for (p = 0; p < 2; p++, gap += 8) {
-            __m128i bytes =
-                _mm_or_si128(_mm_shuffle_epi8(last, _mm_loadu_si128((const __m128i *)(dlbf_ngram_slide + gap))),
-                             _mm_loadu_si128((const __m128i *)(dlbf_ngram_end + gap)));
-            __m256i weights = dlbf_ngram_eight(bytes, place, splits, mask, head_mul, tail_mul, shift, table, four_bits);
-            sum = _mm256_add_epi32(sum, _mm256_and_si256(weights, _mm256_cmpgt_epi32(runs, place)));
-            place = _mm256_add_epi32(place, eight);
+        if (p < n - 8) {
+            /* Places p to n - 9 are left; eight places end there, those before p are done. */
+            __m256i weights, there = _mm256_add_epi32(lane, _mm256_set1_epi32(n - 16));
+            weights = dlbf_ngram_eight(last, there, splits, mask, tail_mul, mul_change, shift, table, four_bits);
+            sum = _mm256_add_epi32(sum, _mm256_and_si256(weights, _mm256_cmpgt_epi32(there, _mm256_set1_epi32(p - 1))));
         }
         low = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
         low = _mm_add_epi32(low, _mm_shuffle_epi32(low, 0x4E));

@@ -182,7 +182,7 @@ cdef class Scorer:
         """The payload, read-only."""
         return memoryview(self.buffer.obj).cast("B").toreadonly()
 
-    def score(self, key):
+    def score(self, key, /):
         """The integer score of one key; higher means more like the keys of the training.
 
         The same on every machine, for ever.  Thread-safe.
@@ -194,7 +194,7 @@ cdef class Scorer:
         key_close(&ref)
         return score
 
-    def score_many(self, keys):
+    def score_many(self, keys, /):
         """The scores of a batch as a numpy array of int32; the GIL is released while scoring."""
         cdef KeyReader reader = KeyReader(keys)
         cdef Py_ssize_t i, n
