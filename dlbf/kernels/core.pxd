@@ -3,9 +3,9 @@
 A kernel fills in the leaves below.  Contract of the leaves:
 
 * they get a key's hash (already separated by filter id) and, for exact sets, the key itself;
-* they trust their input and never fail; ``_add`` answers 0 when there is no room and then has
-  changed nothing; ``_remove`` answers ``KEY_ABSENT`` when the key is certainly not there and then has
-  changed nothing;
+* they trust their input and never fail; ``_add`` answers 1, or 0 when there is no room, or -1 when the key
+  cannot be taken, and then has changed nothing; ``_remove`` answers ``KEY_ABSENT`` when the key is certainly not there, or
+  ``KEY_NO_ROOM`` when remembering the removal needs room, and then has changed nothing;
 * they run without the GIL, readers beside readers, a writer alone (the gate sees to that).
 """
 
@@ -16,6 +16,7 @@ from dlbf.kernels.keys cimport KeyChunk
 from dlbf.kernels.types cimport Gate, int8_t, uint8_t, uint64_t
 
 cdef enum:
+    KEY_NO_ROOM = -2    # nothing changed; make room and try again
     KEY_ABSENT = -1     # certainly was not there; nothing changed
     KEY_MAYBE = 0       # removed, but the filter still answers "maybe"
     KEY_REMOVED = 1     # removed, and the filter now answers "absent"

@@ -19,7 +19,7 @@ from dlbf.kernels.types cimport (
 
 import numpy as np
 
-from dlbf.errors import ChecksumError, FilterFullError, ReadOnlyError
+from dlbf.errors import ChecksumError, DlbfError, FilterFullError, ReadOnlyError
 
 cdef enum:
     # Keys between a prefetch and the probe it is for.
@@ -194,6 +194,10 @@ cdef class FilterCore:
             "Build a larger filter and add the keys to it again"
         )
 
+    def _refuse_key(self):
+        """Called when ``_add`` says that this key cannot be added; raises."""
+        raise DlbfError("this key cannot be added")
+
     # --- one key
 
     def __contains__(self, key):
@@ -238,17 +242,20 @@ cdef class FilterCore:
         """
         cdef KeyRef ref
         cdef uint64_t h
+        cdef int added
         key_open(key, &ref)
         try:
             self._need_writable()
             h = hash_for_filter(hash_key(&self.hash_key, ref.data, ref.n_bytes), self.filter_id)
             while True:
                 gate_write_one(&self.gate)
-                added = self.data != NULL and self._add(h, ref.data, ref.n_bytes)
+                added = self._add(h, ref.data, ref.n_bytes) if self.data != NULL else 0
                 gate_write_one_done(&self.gate)
-                if added:
+                if added > 0:
                     break
                 self._need_open()
+                if added < 0:
+                    self._refuse_key()
                 self._make_room()
         finally:
             key_close(&ref)
@@ -261,10 +268,14 @@ cdef class FilterCore:
         try:
             self._need_writable()
             h = hash_for_filter(hash_key(&self.hash_key, ref.data, ref.n_bytes), self.filter_id)
-            gate_write_one(&self.gate)
-            answer = self._remove(h, ref.data, ref.n_bytes) if self.data != NULL else KEY_ABSENT
-            gate_write_one_done(&self.gate)
-            self._need_open()
+            while True:
+                gate_write_one(&self.gate)
+                answer = self._remove(h, ref.data, ref.n_bytes) if self.data != NULL else KEY_ABSENT
+                gate_write_one_done(&self.gate)
+                self._need_open()
+                if answer != KEY_NO_ROOM:
+                    break
+                self._make_room()
         finally:
             key_close(&ref)
         return answer
@@ -359,6 +370,7 @@ cdef class FilterCore:
         cdef KeyReader reader = KeyReader(keys)
         cdef uint64_t hashes[CHUNK_KEYS]
         cdef Py_ssize_t i, ahead
+        cdef int added = 1
         self._need_writable()
         while reader.next_chunk():
             i = 0
@@ -375,11 +387,14 @@ cdef class FilterCore:
                     while i < reader.chunk.n:
                         if i + AHEAD < reader.chunk.n:
                             self._prefetch(hashes[i + AHEAD])
-                        if not self._add(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i]):
+                        added = self._add(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i])
+                        if added <= 0:
                             break
                         i += 1
                 gate_write_done(&self.gate)
                 if i < reader.chunk.n:
+                    if added < 0:
+                        self._refuse_key()
                     self._make_room()
 
     def contains_many(self, keys):
@@ -435,24 +450,30 @@ cdef class FilterCore:
         cdef bytearray out = bytearray()
         cdef uint8_t* answers
         cdef Py_ssize_t i, done = 0
+        cdef int answer
         self._need_writable()
         while reader.next_chunk():
             PyByteArray_Resize(out, done + reader.chunk.n)
             answers = <uint8_t*>PyByteArray_AS_STRING(out) + done
-            gate_write(&self.gate)
-            if self.data == NULL:
+            i = 0
+            while i < reader.chunk.n:
+                gate_write(&self.gate)
+                if self.data == NULL:
+                    gate_write_done(&self.gate)
+                    self._need_open()
+                with nogil:
+                    if i == 0:
+                        self._hash_chunk(&reader.chunk, hashes)
+                    while i < reader.chunk.n:
+                        if i + AHEAD < reader.chunk.n:
+                            self._prefetch(hashes[i + AHEAD])
+                        answer = self._remove(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i])
+                        if answer == KEY_NO_ROOM:
+                            break
+                        answers[i] = answer == KEY_REMOVED
+                        i += 1
                 gate_write_done(&self.gate)
-                self._need_open()
-            with nogil:
-                self._hash_chunk(&reader.chunk, hashes)
-                for i in range(min(AHEAD, reader.chunk.n)):
-                    self._prefetch(hashes[i])
-                for i in range(reader.chunk.n):
-                    if i + AHEAD < reader.chunk.n:
-                        self._prefetch(hashes[i + AHEAD])
-                    answers[i] = self._remove(
-                        hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i]
-                    ) == KEY_REMOVED
-            gate_write_done(&self.gate)
+                if i < reader.chunk.n:
+                    self._make_room()
             done += reader.chunk.n
         return np.frombuffer(out, dtype=np.bool_)

@@ -147,5 +147,14 @@ cdef inline bint dleft_subtract(const DLeft* g, uint8_t* data, uint64_t h) noexc
     return True
 
 
+cdef inline void dleft_prefetch(const DLeft* g, const uint8_t* data, uint64_t h) noexcept nogil:
+    cdef uint64_t b, bucket
+    cdef uint32_t r, remainder, table
+    dleft_fingerprint(g, h, &b, &r)
+    for table in range(g.n_tables):
+        dleft_place(g, b, r, table, &bucket, &remainder)
+        prefetch(data + (dleft_bit(g, table, bucket) >> 3))
+
+
 cdef class DLeftCore(FilterCore):
     cdef DLeft geometry

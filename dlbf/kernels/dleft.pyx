@@ -43,12 +43,7 @@ cdef class DLeftCore(FilterCore):
         return dleft_count(&self.geometry, self.data, h)
 
     cdef void _prefetch(self, uint64_t h) noexcept nogil:
-        cdef uint64_t b, bucket
-        cdef uint32_t r, remainder, table
-        dleft_fingerprint(&self.geometry, h, &b, &r)
-        for table in range(self.geometry.n_tables):
-            dleft_place(&self.geometry, b, r, table, &bucket, &remainder)
-            prefetch(self.data + (dleft_bit(&self.geometry, table, bucket) >> 3))
+        dleft_prefetch(&self.geometry, self.data, h)
 
     cdef int _places(self, uint64_t h, uint64_t* out) noexcept nogil:
         cdef uint64_t b, bucket, at

@@ -1,1 +1,7 @@
 """The learned filter: one composite of a model and base filters, many designs."""
+
+from dlbf.learned.evaluation import Evaluation, Rate
+from dlbf.learned.explanation import Explanation
+from dlbf.learned.filter import LearnedFilter, ReinsertionError
+
+__all__ = ["Evaluation", "Explanation", "LearnedFilter", "Rate", "ReinsertionError"]

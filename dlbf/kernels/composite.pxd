@@ -1,0 +1,77 @@
+"""The composite: a model and base filters as one filter, evaluated in one go.
+
+::
+
+    query(x) = initial(x)  AND  member[r](x)  AND NOT deleted[r](x)      with r = region(score(x))
+
+Every design of ``dlbf.theory.designs`` is data for this one kernel.  All parts live in one flat buffer, described by
+a directory at its start, so a composite is saved, mapped and copied like any other filter.
+
+::
+
+    offset  width   field (all little-endian)
+         0      4   u32  number of score regions R, 1 .. 16
+         4      4   u32  number of parts
+         8      4   u32  flags: bit 0 = the model sees the hash instead of the key
+        12      4   u32  zero
+        16     64   i32  thresholds[16]: region r has thresholds[r - 1] <= score < thresholds[r]; unused ones zero
+        80     88   u64  parameters[11] of the model, as in its own header
+       168     16   u64  offset and size of the model's payload
+       184     16   u64  offset and size of the plan (JSON, for people)
+       200      8   u64  keys that answer "maybe" without being stored anywhere ("all" regions)
+       208  80 * n  parts: u32 role (0 initial, 1 member, 2 deleted), u32 region, u32 kind, u32 zero,
+                           u64 offset, u64 size, u64 filter id, u64 parameters[5] of the kind
+
+Two parts may share one range of bytes: that is how one array serves all regions of the ada designs.
+"""
+
+from dlbf.kernels.cells cimport Cells
+from dlbf.kernels.core cimport FilterCore
+from dlbf.kernels.cuckoo cimport Cuckoo
+from dlbf.kernels.deletable cimport Deletable
+from dlbf.kernels.dleft cimport DLeft
+from dlbf.kernels.exact cimport Exact
+from dlbf.kernels.scoring cimport Model
+from dlbf.kernels.types cimport int32_t, uint8_t, uint32_t, uint64_t
+
+cdef enum:
+    MAX_REGIONS = 16
+
+cdef enum:
+    # The kinds of dlbf.format, and two that are not filters.
+    PART_ALL = 0            # no filter: everything passes
+    PART_BITS = 1
+    PART_COUNTERS = 2
+    PART_DELETABLE = 3
+    PART_DLEFT = 4
+    PART_CUCKOO = 5
+    PART_EXACT = 6
+
+ctypedef struct Part:
+    uint32_t kind
+    uint64_t filter_id
+    uint8_t* data
+    Cells cells
+    Cuckoo cuckoo
+    DLeft dleft
+    Deletable deletable
+    Exact exact
+
+ctypedef struct Composite:
+    uint32_t n_regions
+    bint hides_score
+    bint has_initial
+    bint has_deleted
+    int32_t thresholds[MAX_REGIONS]
+    Model model
+    Part initial
+    Part member[MAX_REGIONS]
+    Part deleted[MAX_REGIONS]
+
+
+cdef class CompositeCore(FilterCore):
+    cdef Composite composite
+    cdef list tables           # keeps the cuckoo tables alive
+    cdef uint64_t model_params[11]
+
+    cdef int _region(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil

@@ -1,0 +1,216 @@
+"""Putting a composite together: from a plan, a model and counts of keys to one flat buffer.
+
+The layout of the buffer is drawn in ``dlbf/kernels/composite.pxd``; this module writes it, the kernel reads it.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dlbf import format
+from dlbf.filters.base import Filter, aligned_zeros
+from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
+from dlbf.filters.deletable import DeletableBloomFilter
+from dlbf.filters.exact import ExactSet
+from dlbf.filters.tables import CuckooFilter, DLeftFilter
+from dlbf.models import Model
+from dlbf.theory import FilterPlan, Plan, get_design
+from dlbf.theory.rates import (
+    CellGeometry,
+    DLeftGeometry,
+    cell_fpr,
+    cell_geometry,
+    cuckoo_fpr,
+    cuckoo_geometry,
+    dleft_fpr,
+    dleft_geometry,
+)
+
+__all__ = ["Part", "assemble", "build_parts", "part_bytes", "part_fpr", "part_nbytes"]
+
+DIRECTORY = struct.Struct("<IIII16i11QQQQQQ")
+PART = struct.Struct("<IIIIQQQ5Q")
+ALIGN = 64
+
+INITIAL, MEMBER, DELETED = 0, 1, 2
+
+CLASSES: dict[int, type[Filter]] = {
+    cls.KIND: cls
+    for cls in (BloomFilter, CountingBloomFilter, DeletableBloomFilter, DLeftFilter, CuckooFilter, ExactSet)
+}
+KIND_OF_BASE = {
+    "bits": format.KIND_BLOOM,
+    "counters": format.KIND_COUNTING,
+    "dlbf": format.KIND_DELETABLE,
+    "d-left": format.KIND_DLEFT,
+    "cuckoo": format.KIND_CUCKOO,
+    "exact": format.KIND_EXACT,
+}
+BASE_OF_KIND = {kind: base for base, kind in KIND_OF_BASE.items()}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One base filter of a composite."""
+
+    role: int
+    region: int
+    kind: int
+    filter_id: int
+    params: tuple[int, ...]
+    shares_with: int | None = None  # number of the part whose bytes it uses
+
+    @property
+    def base(self) -> str:
+        """The name the designs use."""
+        return BASE_OF_KIND[self.kind]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its own."""
+        return 0 if self.shares_with is not None else part_bytes(self.kind, self.params)
+
+
+def part_bytes(kind: int, params: Sequence[int]) -> int:
+    """Bytes of a part; ValueError for parameters that make no sense."""
+    if kind not in CLASSES:
+        raise ValueError(f"unknown kind of part {kind}")
+    cls = CLASSES[kind]
+    n = len(cls.PARAMS)
+    if any(params[n:]):
+        raise ValueError(f"unknown parameters of a {cls.__name__}")
+    return cls._payload_bytes((0, 0, 0, *params[:n]))
+
+
+def part_nbytes(base: str, params: Sequence[int]) -> int:
+    """Bytes of a part given by its base's name."""
+    return part_bytes(KIND_OF_BASE[base], params)
+
+
+def part_fpr(kind: int, params: Sequence[int], n_keys: int) -> float:
+    """False-positive rate of a part that holds ``n_keys``."""
+    if kind in (format.KIND_BLOOM, format.KIND_COUNTING):
+        return cell_fpr(n_keys, params[0], params[1], params[2])
+    if kind == format.KIND_DELETABLE:
+        return cell_fpr(n_keys, params[0], params[1])
+    if kind == format.KIND_DLEFT:
+        return dleft_fpr(n_keys, DLeftGeometry(*params[:5]))
+    if kind == format.KIND_CUCKOO:
+        return cuckoo_fpr(n_keys, *params[:3])
+    return 0.0
+
+
+def _cells(n_keys: int, plan: FilterPlan, cell_bits: int) -> CellGeometry:
+    """Cells for a planned rate; where the plan fixes bits and hashes, those."""
+    if plan.hashes is not None:
+        n_cells = max(64, round(plan.bits_per_key * n_keys / cell_bits))
+        return CellGeometry(n_cells, plan.hashes)
+    return cell_geometry(n_keys, min(plan.fpr, 0.999))
+
+
+def part_params(plan: FilterPlan, n_keys: int, counter_bits: int) -> tuple[int, ...] | None:
+    """The geometry of one planned filter for ``n_keys`` keys; None where everything passes."""
+    n_keys = max(1, n_keys)
+    if plan.base == "all" or plan.fpr >= 0.9999:
+        return None
+    if plan.base == "bits":
+        return (*_cells(n_keys, plan, 1), 1)
+    if plan.base == "counters":
+        return (*_cells(n_keys, plan, counter_bits), counter_bits)
+    if plan.base == "dlbf":
+        geometry = _cells(n_keys, plan, 1)
+        total = geometry.n_cells
+        regions = max(1, round(total * (plan.marks or 0.1)))
+        return (total - regions, geometry.n_hashes, regions)
+    if plan.base == "d-left":
+        return tuple(dleft_geometry(n_keys, plan.fpr))
+    if plan.base == "cuckoo":
+        return tuple(cuckoo_geometry(n_keys, plan.fpr))
+    if plan.base == "exact":
+        return (ExactSet._slots_for(n_keys), n_keys * 64)
+    raise ValueError(f"no base filter called {plan.base!r}")
+
+
+def build_parts(plan: Plan, key_counts: Sequence[int], headroom: float) -> list[Part]:
+    """The parts that a plan asks for, sized for the keys of each region times ``headroom``."""
+    design = get_design(plan.design)
+    parts: list[Part] = []
+    capacities = [math.ceil(count * headroom) for count in key_counts]
+    total = sum(capacities)
+
+    def put(role: int, region: int, filter_id: int, planned: FilterPlan, n_keys: int) -> None:
+        params = part_params(planned, n_keys, plan.counter_bits)
+        if params is not None:
+            parts.append(Part(role, region, KIND_OF_BASE[planned.base], filter_id, params))
+
+    if plan.initial is not None:
+        put(INITIAL, 0, 1, plan.initial, total)
+    if design.shared:
+        cell_bits = 1 if design.member[0] == "bits" else plan.counter_bits
+        n_cells = max(64, math.ceil(plan.filter_bits * total / cell_bits / 64) * 64)
+        kind = KIND_OF_BASE[design.member[0]]
+        first = None
+        for number, region in enumerate(plan.regions):
+            if region.member.hashes:
+                params = (n_cells, region.member.hashes, 0, cell_bits)
+                parts.append(Part(MEMBER, number, kind, 2, params, first))
+                first = len(parts) - 1 if first is None else first
+        return parts
+    for number, region in enumerate(plan.regions):
+        put(MEMBER, number, 2 + number, region.member, capacities[number])
+        if region.deleted is not None:
+            gone = math.ceil(capacities[number] * plan.deletions)
+            put(DELETED, number, 32 + number, region.deleted, gone)
+    return parts
+
+
+def assemble(
+    parts: Sequence[Part], thresholds: Sequence[int], model: Model, hides_score: bool, explanation: dict[str, Any]
+) -> memoryview:
+    """An empty composite: directory, model, plan, and zeroed parts."""
+    text = json.dumps(explanation, separators=(",", ":"), allow_nan=False).encode()
+    model_payload = bytes(model.payload)
+    at = DIRECTORY.size + PART.size * len(parts)
+
+    def place(n_bytes: int) -> int:
+        nonlocal at
+        at = -(-at // ALIGN) * ALIGN
+        start, at = at, at + n_bytes
+        return start
+
+    model_at = place(len(model_payload))
+    plan_at = place(len(text))
+    # Tables read eight bytes at a time, so the model must not be the last thing in the buffer.
+    offsets: list[int] = []
+    for part in parts:
+        shared = part.shares_with
+        offsets.append(place(part.nbytes) if shared is None else offsets[shared])
+    payload = aligned_zeros(-(-at // 8) * 8 + 8)
+    edges = list(thresholds) + [0] * (16 - len(thresholds))
+    model_params = (*model.params, model._label)
+    payload[: DIRECTORY.size] = DIRECTORY.pack(
+        len(thresholds) + 1,
+        len(parts),
+        int(hides_score),
+        0,
+        *edges,
+        *model_params,
+        model_at,
+        len(model_payload),
+        plan_at,
+        len(text),
+        0,
+    )
+    for number, (part, offset) in enumerate(zip(parts, offsets, strict=True)):
+        params = part.params + (0,) * (5 - len(part.params))
+        start = DIRECTORY.size + PART.size * number
+        n_bytes = part_bytes(part.kind, part.params)
+        payload[start : start + PART.size] = PART.pack(
+            part.role, part.region, part.kind, 0, offset, n_bytes, part.filter_id, *params
+        )
+    payload[model_at : model_at + len(model_payload)] = model_payload
+    payload[plan_at : plan_at + len(text)] = text
+    return payload

@@ -1,0 +1,162 @@
+"""What a learned filter is and why: the plan it was built to, region by region, and what it beat."""
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dlbf.theory import plan as theory_plan
+
+__all__ = ["Alternative", "Explanation", "Region"]
+
+
+@dataclass(frozen=True)
+class Region:
+    """One range of scores."""
+
+    low: int | None  # smallest score in it; None: no bound
+    key_share: float
+    query_share: float
+    base: str
+    n_keys: int
+    n_bytes: int
+    fpr: float  # predicted for the filter as built
+    measured_fpr: float | None = None  # share of held-out negatives of this region that passed
+    deleted_base: str | None = None
+    deleted_fpr: float | None = None
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Something that was considered and not chosen."""
+
+    name: str
+    bits_per_key: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The plan of a learned filter: ``lf.plan``.
+
+    Attributes
+    ----------
+    fpr, fnr, deletability, adversarial_fpr : float
+        Predicted, for the filters as built.
+    bits_per_key : float
+        Model and filters, for the keys it was fitted on.
+    regions : tuple of Region
+        Low scores first.
+    alternatives : tuple of Alternative
+        What else was considered, with its cost.
+    targets : dict
+        What was asked for.
+    warnings : tuple of str
+        What a user should know.
+    """
+
+    design: str
+    fpr: float
+    fnr: float
+    deletability: float
+    adversarial_fpr: float
+    bits_per_key: float
+    model_bits_per_key: float
+    model: str
+    n_keys: int
+    initial_base: str | None
+    initial_fpr: float
+    initial_bytes: int
+    counter_bits: int
+    deletions: float
+    regions: tuple[Region, ...]
+    targets: dict[str, Any] = field(default_factory=dict)
+    measured_fpr: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+
+        def clean(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: clean(inner) for name, inner in value.items()}
+            if isinstance(value, (list, tuple)):
+                return [clean(inner) for inner in value]
+            if isinstance(value, float) and not math.isfinite(value):
+                return None
+            return value
+
+        result: dict[str, Any] = clean(asdict(self))
+        return result
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Explanation":
+        """The inverse of :meth:`to_dict`."""
+        values = dict(data)
+        values["regions"] = tuple(Region(**region) for region in values["regions"])
+        values["alternatives"] = tuple(Alternative(**other) for other in values["alternatives"])
+        values["warnings"] = tuple(values["warnings"])
+        return cls(**values)
+
+    def tradeoff(
+        self,
+        deletabilities: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99),
+        rates: tuple[float, ...] = (0.05, 0.01, 0.001),
+    ) -> dict[float, list[tuple[float, float]]]:
+        """Bits per key against deletability, for each false-positive rate, as this model would allow.
+
+        Returns
+        -------
+        dict
+            Rate to list of (deletability, bits per key); computed, from the shares of the regions.
+        """
+        keys = [region.key_share for region in self.regions]
+        queries = [region.query_share for region in self.regions]
+        curves: dict[float, list[tuple[float, float]]] = {}
+        for rate in rates:
+            curves[rate] = []
+            for deletability in deletabilities:
+                found = theory_plan(
+                    "auto",
+                    key_shares=keys,
+                    query_shares=queries,
+                    fpr=rate,
+                    deletability=deletability,
+                    model_bits_per_key=self.model_bits_per_key,
+                )
+                curves[rate].append((deletability, found.bits))
+        return curves
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.design}: {self.bits_per_key:.2f} bits per key for {self.n_keys:,} keys, model included "
+            f"({self.model}, {self.model_bits_per_key:.2f})",
+            f"predicted  FPR {self.fpr:.4%}  FNR {self.fnr:.3%}  deletability {self.deletability:.3f}  "
+            f"adversarial FPR {self.adversarial_fpr:.3g}"
+            + ("" if self.measured_fpr is None else f"   measured FPR {self.measured_fpr:.4%} (held-out negatives)"),
+            "",
+            f"{'region':<8}{'score from':>11}{'keys':>9}{'queries':>10}  {'filter':<10}{'bits/key':>9}"
+            f"{'passes':>10}{'measured':>10}",
+        ]
+        if self.initial_base is not None:
+            bits = 8 * self.initial_bytes / max(1, self.n_keys)
+            lines.append(
+                f"{'initial':<8}{'':>11}{1:>9.2%}{1:>10.3%}  {self.initial_base:<10}{bits:>9.2f}{self.initial_fpr:>10.3%}"
+            )
+        for number, region in enumerate(self.regions):
+            low = "" if region.low is None else str(region.low)
+            bits = 8 * region.n_bytes / region.n_keys if region.n_keys else 0.0
+            measured = "-" if region.measured_fpr is None else f"{region.measured_fpr:.3%}"
+            lines.append(
+                f"{number:<8}{low:>11}{region.key_share:>9.2%}{region.query_share:>10.3%}  {region.base:<10}{bits:>9.2f}"
+                f"{region.fpr:>10.3%}{measured:>10}"
+                + (f"  deleted: {region.deleted_base}" if region.deleted_base else "")
+            )
+        if self.alternatives:
+            lines.append("")
+            lines.append("not chosen:")
+            for other in self.alternatives:
+                bits_text = "-" if other.bits_per_key is None else f"{other.bits_per_key:.2f} bits per key"
+                lines.append(f"  {other.name:<24}{bits_text:>22}  {other.why}")
+        lines.extend(f"warning: {text}" for text in self.warnings)
+        return "\n".join(lines)

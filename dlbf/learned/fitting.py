@@ -1,0 +1,375 @@
+"""Fitting a learned filter: train, measure on held-out negatives, plan, build, fill."""
+
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dlbf.kernels.hashing import hash64_many
+from dlbf.kernels.keys import read_keys
+from dlbf.learned.assembly import MEMBER, build_parts
+from dlbf.learned.explanation import Alternative, Explanation, Region
+from dlbf.learned.filter import LearnedFilter, predicted_rates
+from dlbf.models import Model, no_model, train
+from dlbf.theory import Plan, get_design, plan, shares_from_scores
+
+__all__ = ["fit"]
+
+Progress = Callable[[str, float], None]
+Scores = npt.NDArray[np.int32]
+
+# Negatives the model never sees: they choose the thresholds and measure the query shares.
+HELD_OUT_SHARE = 0.2
+# False positives expected among the held-out negatives below which a measured rate is not worth much (18 % error).
+ENOUGH_HITS = 30
+MAX_BINS = 1024
+MAX_REGIONS = 8
+# A model that saves less than this share of the bits is not worth its time.
+MIN_SAVING = 0.01
+
+
+def _reporter(progress: Any) -> Progress:
+    if callable(progress):
+        report: Progress = progress
+        return report
+    if progress is None:
+        progress = sys.stderr.isatty()
+    if not progress:
+        return lambda stage, fraction: None
+
+    def show(stage: str, fraction: float) -> None:
+        sys.stderr.write(f"\rdlbf: {stage:<44s} {fraction:4.0%}" + ("\n" if fraction >= 1 else ""))
+        sys.stderr.flush()
+
+    return show
+
+
+def _as_list(keys: Iterable[Any]) -> list[Any]:
+    if isinstance(keys, list) and all(type(key) is bytes for key in keys):
+        return keys
+    return read_keys(keys)
+
+
+def _distinct(keys: list[bytes]) -> list[bytes]:
+    """Each key once, in the order of first appearance."""
+    hashes = hash64_many(keys)
+    if len(np.unique(hashes)) == len(keys):
+        return keys
+    return list(dict.fromkeys(keys))
+
+
+def _check(fpr: Any, bits_per_key: Any, deletability: Any, adversarial_fpr: Any, headroom: Any, design: str) -> None:
+    if fpr is not None and bits_per_key is not None:
+        raise ValueError("pass either fpr= or bits_per_key=, not both: one follows from the other")
+    for name, value in (("fpr", fpr), ("adversarial_fpr", adversarial_fpr)):
+        if value is not None and not 0 < value <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, found {value!r}")
+    if fpr is not None and fpr >= 1:
+        raise ValueError(f"fpr must be below 1, found {fpr!r}")
+    if bits_per_key is not None and not 0 < bits_per_key < 4096:
+        raise ValueError(f"bits_per_key must be above 0, found {bits_per_key!r}")
+    if deletability is not None and not 0 <= deletability < 1:
+        raise ValueError(f"deletability must be at least 0 and below 1, found {deletability!r}")
+    if not 1 <= headroom <= 1000:
+        raise ValueError(f"headroom must be between 1 and 1000, found {headroom!r}")
+    get_design(design)
+
+
+def fit(
+    keys: Iterable[Any],
+    negatives: Iterable[Any],
+    *,
+    fpr: float | None,
+    deletability: float | None,
+    adversarial_fpr: float,
+    design: str,
+    model: str | Model | None,
+    counter_bits: int | None,
+    bits_per_key: float | None,
+    headroom: float,
+    deletions: float,
+    secret: bytes | None,
+    random_state: int,
+    max_model_bytes: int | None,
+    progress: Any,
+) -> LearnedFilter:
+    """See :meth:`dlbf.LearnedFilter.fit`."""
+    _check(fpr, bits_per_key, deletability, adversarial_fpr, headroom, design)
+    row = get_design(design)
+    if row.keyed and secret is None:
+        raise ValueError(f"the design {design!r} is keyed: pass secret= (16 bytes, secrets.token_bytes(16))")
+    if fpr is None and bits_per_key is None:
+        fpr = 0.01
+    asked = deletability
+    if deletability is None:
+        deletability = 0.9 if design == "auto" and bits_per_key is None else 0.0
+    report = _reporter(progress)
+    report("reading keys", 0.0)
+    key_list = _distinct(_as_list(keys))
+    negative_list = _as_list(negatives)
+    if not key_list:
+        raise ValueError("no keys to fit: pass at least one, or use a plain filter such as dlbf.CuckooFilter")
+    notes: list[str] = []
+    targets = {
+        "fpr": fpr,
+        "bits_per_key": bits_per_key,
+        "deletability": asked if asked is not None else deletability,
+        "adversarial_fpr": adversarial_fpr,
+        "headroom": headroom,
+    }
+
+    # The held-out negatives are drawn here, so that the model cannot have seen them whoever trains it.
+    rng = np.random.default_rng(random_state)
+    order = rng.permutation(len(negative_list))
+    share = HELD_OUT_SHARE
+    goal = fpr if fpr is not None else 0.01
+    if len(negative_list) * share * goal < ENOUGH_HITS:
+        share = 0.5
+    n_held = round(len(negative_list) * share)
+    held = [negative_list[i] for i in order[:n_held].tolist()]
+    learnt = [negative_list[i] for i in order[n_held:].tolist()]
+    scarce = n_held * goal < ENOUGH_HITS
+    if scarce and row.learned:
+        needed = math.ceil(ENOUGH_HITS / goal / 0.5)
+        notes.append(
+            f"{len(negative_list)} negatives cannot show a rate of {goal:g}; give at least {needed:,}. "
+            "The plan assumes the worst that they allow, so the filter is larger than it need be"
+        )
+        warnings.warn(notes[-1], stacklevel=3)
+
+    chosen = _model(
+        model, row.learned and n_held >= 2, key_list, learnt, held, goal, deletability, random_state,
+        max_model_bytes, secret, row.hides_score, report,
+    )  # fmt: skip
+    report("scoring", 0.0)
+    key_scores, held_scores = _scores(chosen, key_list, secret, row.hides_score), _scores(
+        chosen, held, secret, row.hides_score
+    )
+    report("planning", 0.0)
+    n_keys = len(key_list)
+    model_bits = 8 * chosen.nbytes / n_keys
+    # A rate measured on n held-out negatives is uncertain by sqrt(f / n): aim that much lower.
+    aim = None if fpr is None else fpr * max(0.5, 1 - math.sqrt(1 / max(1.0, fpr * max(1, n_held)))) if (
+        row.learned and chosen.kind != "none"
+    ) else fpr
+    arguments: dict[str, Any] = {
+        "bits_per_key": bits_per_key,
+        "fpr": aim,
+        "deletability": deletability,
+        "adversarial_fpr": adversarial_fpr,
+        "counter_bits": counter_bits or 4,
+        "deletions": deletions,
+        "max_regions": MAX_REGIONS,
+    }
+    floor = (3.0 if scarce else 1.0) / max(1, n_held)
+    edges: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+    if chosen.kind != "none":
+        key_shares, query_shares, edges = shares_from_scores(key_scores, held_scores, MAX_BINS)
+        arguments.update(
+            key_shares=key_shares, query_shares=query_shares, model_bits_per_key=model_bits, query_floor=floor
+        )
+    elif row.learned and design != "auto":
+        arguments.update(key_shares=[1.0, 0.0], query_shares=[1.0, 0.0])
+    if design == "auto" and counter_bits is not None:
+        arguments["bases"] = ("counters",)
+    found = plan(design, **arguments)
+    if not found.feasible:
+        raise ValueError(
+            f"{design} cannot meet these targets: {found.reason}; the smallest budget that could is "
+            f"{found.min_bits:.2f} bits per key"
+        )
+    alternatives = _alternatives(design, found, arguments, chosen)
+    if design == "auto" and len(found.regions) == 1 and chosen.kind != "none":
+        alternatives.insert(0, Alternative(f"{chosen.kind} model", found.bits, "saves less than it costs"))
+        chosen = no_model()
+        model_bits = 0.0
+    return _build(
+        found, edges, chosen, key_list, held, headroom, secret, fpr if fpr is not None else found.fpr, targets,
+        alternatives, notes, report,
+    )  # fmt: skip
+
+
+def _model(
+    model: str | Model | None,
+    wanted: bool,
+    keys: list[bytes],
+    learnt: list[bytes],
+    held: list[bytes],
+    fpr: float,
+    deletability: float,
+    random_state: int,
+    max_bytes: int | None,
+    secret: bytes | None,
+    hides_score: bool,
+    report: Progress,
+) -> Model:
+    if isinstance(model, Model):
+        return model
+    if model is None or model == "none" or not wanted or len(learnt) < 4:
+        return no_model()
+    if hides_score:
+        # The model is trained on what it will see: the keyed hash.
+        keys, learnt, held = (_hidden(batch, secret) for batch in (keys, learnt, held))
+    return train(
+        keys,
+        learnt,
+        kind=model,
+        max_bytes=max_bytes,
+        validation=held,
+        fpr=fpr,
+        deletability=deletability,
+        n_keys=len(keys),
+        random_state=random_state,
+        progress=report,
+        secret=secret,
+    )
+
+
+def _hidden(keys: Sequence[bytes], secret: bytes | None) -> list[bytes]:
+    return [int(h).to_bytes(8, "little") for h in hash64_many(keys, secret)]
+
+
+def _scores(model: Model, keys: list[bytes], secret: bytes | None, hides_score: bool) -> Scores:
+    scores: Scores = model.score_many(_hidden(keys, secret) if hides_score else keys)
+    return scores
+
+
+def _alternatives(design: str, found: Plan, arguments: dict[str, Any], model: Model) -> list[Alternative]:
+    """What the same targets would cost otherwise."""
+    if design != "auto":
+        return []
+    others = []
+    plain = {
+        name: value
+        for name, value in arguments.items()
+        if name not in ("key_shares", "query_shares", "model_bits_per_key", "query_floor", "bases")
+    }
+    for name in ("cuckoo", "d-left", "counting"):
+        other = plan(name, **plain)
+        if other.feasible:
+            others.append(Alternative(f"{name}, no model", other.bits, "larger"))
+    if model.kind != "none":
+        for name in ("lbf-2cbf", "plbf-cbf"):
+            other = plan(name, **{k: v for k, v in arguments.items() if k != "bases"})
+            if other.feasible:
+                others.append(Alternative(name, other.bits, "counters cost more than fingerprints"))
+    candidates = model.report.get("candidates", []) if model.report else []
+    for candidate in candidates:
+        others.append(
+            Alternative(
+                f"{candidate.get('kind', 'model')}, {candidate.get('nbytes', candidate.get('bytes', 0))} bytes",
+                candidate.get("total_bits_per_key", candidate.get("bits")),
+                "estimated on a sample while choosing the model",
+            )
+        )
+    return others
+
+
+def _build(
+    found: Plan,
+    edges: npt.NDArray[np.int64],
+    model: Model,
+    keys: list[bytes],
+    held: list[bytes],
+    headroom: float,
+    secret: bytes | None,
+    fpr_target: float,
+    targets: dict[str, Any],
+    alternatives: list[Alternative],
+    notes: list[str],
+    report: Progress,
+) -> LearnedFilter:
+    row = get_design(found.design)
+    n_regions = len(found.regions)
+    # Cut c lies before bin c; bin c starts at edges[c - 1].
+    thresholds = [int(edges[cut - 1]) for cut in found.cuts] if len(edges) else [0] * (n_regions - 1)
+    if n_regions > 1 and model.kind == "none":
+        raise ValueError(f"the design {found.design!r} needs a model, and these keys gave none; use design='auto'")
+    hides = row.hides_score
+    regions_of_keys = np.searchsorted(thresholds, _scores(model, keys, secret, hides), side="right")
+    regions_of_held = np.searchsorted(thresholds, _scores(model, held, secret, hides), side="right")
+    key_counts = [int(n) for n in np.bincount(regions_of_keys, minlength=n_regions)]
+    held_counts = np.bincount(regions_of_held, minlength=n_regions)
+    parts = build_parts(found, key_counts, headroom)
+    capacity = math.ceil(len(keys) * headroom)
+    full_counts = [math.ceil(n * headroom) for n in key_counts]
+    initial, members, _ = predicted_rates(parts, full_counts)
+    key_shares = np.array(key_counts) / max(1, len(keys))
+    query_shares = held_counts / max(1, len(held)) if len(held) else np.array([r.query_share for r in found.regions])
+    rates = initial * np.array(members)
+    deleted_rates = [0.0 if r.deleted is None or r.deleted.base == "exact" else r.deleted.fpr for r in found.regions]
+    n_bytes = {(part.role, part.region): part.nbytes for part in parts}
+    bases = {(part.role, part.region): part.base for part in parts}
+
+    def explain(filter_: LearnedFilter | None) -> Explanation:
+        measured: list[float | None] = [None] * n_regions
+        overall = None
+        if filter_ is not None and len(held):
+            answers = filter_.contains_many(held)
+            overall = float(answers.mean())
+            for r in range(n_regions):
+                inside = regions_of_held == r
+                measured[r] = float(answers[inside].mean()) if inside.any() else None
+        if found.false_negatives:
+            predicted_fpr, fnr, gone = found.fpr, found.fnr, found.deletability
+        else:
+            predicted_fpr = float(query_shares @ rates)
+            fnr = 0.0
+            if any(r.deleted is not None for r in found.regions):
+                exact = np.array([r.deleted is not None for r in found.regions])
+                gone = 1 - float((key_shares * rates)[~exact].sum())
+            else:
+                gone = 1 - float(key_shares @ rates) if row.deletable else 0.0
+            if found.design == "dlbf":
+                gone = found.deletability
+        total = 8 * (filter_.nbytes if filter_ is not None else 0) / len(keys)
+        return Explanation(
+            design=found.design,
+            fpr=predicted_fpr,
+            fnr=fnr,
+            deletability=gone,
+            adversarial_fpr=float(max(rates)),
+            bits_per_key=total,
+            model_bits_per_key=8 * model.nbytes / len(keys),
+            model=f"{model.kind}, {model.nbytes:,} bytes" if model.kind != "none" else "no model",
+            n_keys=len(keys),
+            initial_base=bases.get((0, 0)),
+            initial_fpr=initial,
+            initial_bytes=n_bytes.get((0, 0), 0),
+            counter_bits=found.counter_bits,
+            deletions=found.deletions,
+            regions=tuple(
+                Region(
+                    low=None if r == 0 else thresholds[r - 1],
+                    key_share=float(key_shares[r]),
+                    query_share=float(query_shares[r]),
+                    base=bases.get((MEMBER, r), "all"),
+                    n_keys=key_counts[r],
+                    n_bytes=n_bytes.get((MEMBER, r), 0),
+                    fpr=members[r],
+                    measured_fpr=measured[r],
+                    deleted_base=bases.get((2, r)),
+                    deleted_fpr=deleted_rates[r] if (2, r) in bases else None,
+                )
+                for r in range(n_regions)
+            ),
+            targets=targets,
+            measured_fpr=overall,
+            alternatives=tuple(alternatives),
+            warnings=tuple(notes),
+        )
+
+    report("filling", 0.0)
+    arguments = (parts, thresholds, model, hides)
+    made = LearnedFilter._assemble(*arguments, explain(None), capacity, fpr_target, secret)
+    made.update(keys)
+    report("measuring", 0.5)
+    # The text of the plan has grown by what was measured: lay the parts out anew around it.
+    final = LearnedFilter._assemble(*arguments, explain(made), capacity, fpr_target, secret)
+    final._take_parts(made)
+    report("done", 1.0)
+    return final
