@@ -246,3 +246,14 @@ def test_nonsense_input_is_a_value_error_that_says_what_was_found(changes, words
 def test_importing_the_theory_loads_nothing_heavy():
     code = "import sys, dlbf.theory; print([m for m in ('scipy', 'matplotlib', 'rich', 'click') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    lazy = "import sys, dlbf; print([m for m in sys.modules if m.startswith('dlbf.theory.')])"
+    output = subprocess.run([sys.executable, "-c", lazy], capture_output=True, text=True, check=True).stdout
+    assert output == "['dlbf.theory.rates']\n"
+
+
+def test_every_public_name_of_the_theory_is_there():
+    for name in theory.__all__:
+        assert getattr(theory, name) is not None
+    assert set(theory.__all__) <= set(dir(theory))
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        theory.nonsense  # noqa: B018

@@ -1,5 +1,7 @@
 """Closed forms: against enumeration, simulation and the published numbers."""
 
+import doctest
+import importlib
 import itertools
 import math
 from fractions import Fraction
@@ -153,3 +155,10 @@ def test_fingerprint_costs_run_through_the_steps_of_the_real_tables(fpr):
 def test_nonsense_input_is_a_value_error_that_says_what_was_found(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize(
+    "module", ["allocation", "costs", "designs", "formulas", "planner", "rates", "shares", "thresholds", "three_filter"]
+)
+def test_docstring_examples_are_true(module):
+    assert doctest.testmod(importlib.import_module(f"dlbf.theory.{module}")).failed == 0

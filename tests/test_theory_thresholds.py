@@ -68,9 +68,9 @@ def test_cheapest_thresholds_lie_between_brute_force_and_the_bound(seed, costs):
     found = theory.cheapest_thresholds(keys, queries, regions, costs, **targets)
     assert found.bound <= best * (1 + 1e-6)
     assert best * (1 - 1e-5) <= value(found.allocation)
-    # With one convex price the search stops within 1e-4; with fixed prices a few percent may be left, and the bound says so.
-    slack = 1e-4 if len(costs) == 1 else 0.05 if "fpr" in targets else 0.35
-    assert value(found.allocation) <= best * (1 + slack)
+    # It stops within 1e-4 of the bound.  With fixed prices there may be a gap between bound and optimum; on problems of
+    # this size the cuts found are the best all the same.
+    assert value(found.allocation) <= best * (1 + 1e-4)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ class Curves:
 
 
 def _budgets() -> list[float]:
-    return [round(float(b), 3) for b in np.arange(1, 50.01, 0.5)]
+    return [*np.arange(1, 20, 0.5).tolist(), *np.arange(20, 50.5, 1.0).tolist()]
 
 
 @lru_cache(maxsize=4)
