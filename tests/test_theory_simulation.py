@@ -298,3 +298,17 @@ def test_memory_is_what_the_plan_says_for_filters_of_cells():
 
 def test_exact_set_costs_what_the_planner_thinks():
     assert 8 * dlbf.ExactSet(10**5).nbytes / 10**5 == pytest.approx(EXACT_SET_BITS, rel=0.01)
+
+
+@pytest.mark.parametrize("budget", [3.0, 5.0, 8.0, 12.0])
+def test_memory_of_auto_is_what_the_plan_says(budget):
+    # Tables round their size up for luck with few keys (3 sqrt(n) + 8 slots), and come in steps of 0.2 bits per key.
+    planned = plan("auto", bits_per_key=budget, **FOUR)
+    regions = spread([region.key_share for region in planned.regions], N_KEYS)
+    built = Built(planned, regions)
+    bits = 8 * sum(part.nbytes for part in built.filters()) / N_KEYS
+    slack = sum(
+        (3 * math.sqrt(count) + 8) * region.member.bits_per_key / N_KEYS
+        for region, count in zip(planned.regions, built.counts, strict=True)
+    )
+    assert planned.bits - 0.2 <= bits <= planned.bits + 0.2 + slack

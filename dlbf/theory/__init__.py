@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dlbf.theory.allocation import Allocation, allocate, sandwich, smallest_budget
-    from dlbf.theory.costs import ALL, Cost, base_cost, cell_cost, fingerprint_cost
+    from dlbf.theory.costs import ALL, Cost, base_cost, base_costs, cell_cost, fingerprint_cost
     from dlbf.theory.designs import DESIGNS, MANY, Design, get_design
     from dlbf.theory.formulas import (
         ALPHA,
@@ -45,6 +45,7 @@ __all__ = [
     "Thresholds",
     "allocate",
     "base_cost",
+    "base_costs",
     "best_thresholds",
     "blocked_fpr",
     "bodega_fpr",
@@ -85,6 +86,7 @@ _HOME = {
         "ALL",
         "Cost",
         "base_cost",
+        "base_costs",
         "cell_cost",
         "fingerprint_cost",
     ),

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlbf.theory.allocation import Allocation, allocate, sandwich
-from dlbf.theory.costs import ALL, COUNTER_WIDTHS, EXACT_SET_BITS, Cost, base_cost
+from dlbf.theory.costs import ALL, COUNTER_WIDTHS, EXACT_SET_BITS, Cost, base_cost, base_costs
 from dlbf.theory.designs import Design, get_design
 from dlbf.theory.formulas import dlbf_deletability
 from dlbf.theory.shared_array import optimise_shared_array
@@ -228,8 +228,11 @@ class _Task:
 
     def cost(self, base: str) -> list[Cost]:
         if base == "chosen":
-            return [ALL, *(base_cost(name, self.counter_bits) for name in self.bases)]
-        return [base_cost(base, self.counter_bits)]
+            lines = [line for name in self.bases for line in base_costs(name, self.counter_bits)]
+            # Above one half a filter of cells has one hash and is dearer than the formula: what is chosen must be real.
+            honest = [line if line.fixed else dataclasses.replace(line, max_fpr=0.5) for line in lines]
+            return [ALL, *honest]
+        return base_costs(base, self.counter_bits)
 
     def merged(self, cuts: Sequence[int]) -> tuple[Floats, Floats]:
         return merge_shares(self.keys, cuts), merge_shares(self.queries, cuts) + self.query_floor
@@ -524,9 +527,9 @@ def _planner(row: Design) -> Callable[[_Task], Plan]:
 
 def _plan_single(task: _Task) -> Plan:
     one = np.ones(1)
-    cost = base_cost(task.design.member[0], task.counter_bits)
-    least = _least(task, one, one, [cost])
-    found = task.allocate(one, one, [cost])
+    costs = task.cost(task.design.member[0])
+    least = _least(task, one, one, costs)
+    found = task.allocate(one, one, costs)
     if not found.feasible:
         return _infeasible(task, least, "the budget is too small for the targets")
     return _finish(task, one, one, (), _members(found), least)
