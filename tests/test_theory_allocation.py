@@ -38,6 +38,7 @@ def check_targets(found, problem):
 def test_water_filling_is_never_beaten_by_slsqp():
     optimize = pytest.importorskip("scipy.optimize")
     rng = np.random.default_rng(20)
+    close = 0
     for case in range(200):
         n_regions = 2 + case % 7
         problem = random_problem(rng, n_regions, [cell_cost(float(rng.choice([1, 2, 4])))])
@@ -75,6 +76,9 @@ def test_water_filling_is_never_beaten_by_slsqp():
                 best = min(best, float(slope * keys @ result.x))
         # 1e-6 covers what the violations just allowed are worth (1e-7 of a target: 1e-7 nats, at most 8.4 bits each).
         assert found.bits <= best + 1e-6, (case, found, best)
+        close += best <= found.bits * (1 + 1e-5) + 1e-6
+    # SLSQP does get there, so the comparison is one.
+    assert close >= 190
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
