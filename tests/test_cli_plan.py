@@ -3,7 +3,6 @@
 import csv
 import json
 import sys
-import time
 
 import pytest
 
@@ -73,11 +72,9 @@ def test_nonsense_is_refused_with_a_message(arguments, words):
     assert words in run(*arguments, code=2)
 
 
-def test_figures_are_written_with_their_claims_in_under_a_minute(tmp_path):
+def test_figures_are_written_with_their_claims(tmp_path):
     pytest.importorskip("matplotlib")
-    start = time.perf_counter()
     run("--figures", str(tmp_path / "figures"))
-    assert time.perf_counter() - start < 60
     files = {path.name: path for path in (tmp_path / "figures").iterdir()}
     for name in (
         "dlbf-figure-7-fpr", "dlbf-figure-8-deletability", "dlbf-figure-9-fnr", "bodega-figure-6-high",

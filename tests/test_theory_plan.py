@@ -329,3 +329,35 @@ def test_nonsense_input_is_a_value_error_that_says_what_was_found(changes, words
 def test_nonsense_shares_are_a_value_error(keys, queries, words):
     with pytest.raises(ValueError, match=words):
         plan("slbf-2cbf", key_shares=keys, query_shares=queries, bits_per_key=20)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_problems_keep_their_targets(seed):
+    # Skewed shares, empty regions, budgets and targets from trivial to impossible; warnings are errors here.
+    rng = np.random.default_rng(seed)
+    n_bins = int(rng.choice([2, 3, 5, 12]))
+    keys = rng.dirichlet(np.full(n_bins, rng.choice([0.05, 0.3, 1, 5])))
+    queries = rng.dirichlet(np.full(n_bins, rng.choice([0.05, 0.3, 1, 5])))
+    keys[rng.integers(n_bins)] *= rng.integers(2)
+    queries[rng.integers(n_bins)] *= rng.integers(2)
+    targets = {
+        "deletability": float(rng.choice([0, 0.3, 0.999])),
+        "adversarial_fpr": float(rng.choice([1, 0.5, 0.01])),
+        "query_floor": float(rng.choice([0, 1e-4])),
+        "max_regions": int(rng.choice([2, 8])),
+        "model_bits_per_key": float(rng.choice([0, 0.5])),
+        "deletions": float(rng.choice([0.001, 1])),
+    }
+    if rng.random() < 0.5:
+        targets["bits_per_key"] = float(10 ** rng.uniform(-2, 2.5))
+    else:
+        targets["fpr"] = float(10 ** rng.uniform(-9, -0.01))
+    for design in rng.choice(list(DESIGNS), 3, replace=False):
+        found = plan(str(design), key_shares=keys / keys.sum(), query_shares=queries / queries.sum(), **targets)
+        if not found.feasible:
+            assert found.reason
+            continue
+        assert 0 <= found.fpr <= targets.get("fpr", 1) * (1 + 1e-9)
+        assert found.bits <= targets.get("bits_per_key", math.inf) * (1 + 1e-9)
+        assert found.deletability >= targets["deletability"] - 1e-9
+        assert found.adversarial_fpr <= targets["adversarial_fpr"] * (1 + 1e-9)

@@ -11,6 +11,7 @@ import pytest
 
 import dlbf
 from dlbf.theory import DESIGNS, plan
+from dlbf.theory.costs import EXACT_SET_BITS
 
 N_KEYS = 20_000
 N_QUERIES = 100_000
@@ -19,6 +20,14 @@ SECRET = bytes(range(16))
 
 TWO = {"model_fpr": 0.05, "model_fnr": 0.3}
 FOUR = {"key_shares": [0.1, 0.1, 0.2, 0.6], "query_shares": [0.7, 0.2, 0.07, 0.03]}
+
+# Deletions are rare, the top region is clean and deleted keys must go: the exact set is worth its price.
+CLEAN = {
+    "key_shares": [0.1, 0.1, 0.2, 0.6],
+    "query_shares": [0.7, 0.2, 0.0999, 0.0001],
+    "deletions": 0.001,
+    "deletability": 0.9,
+}
 
 # Three budgets for each, in bits per key, where rates are between one in three and one in a thousand.
 BITS, COUNTERS = (3.0, 5.0, 7.0), (14.0, 20.0, 28.0)
@@ -200,11 +209,13 @@ def interval(expected, trials, parts):
 @pytest.mark.parametrize("design", DESIGNS)
 def test_simulation_agrees_with_the_plan(design, level):
     row = DESIGNS[design]
-    quality = {} if row.regions == 1 else TWO if row.regions == 2 else FOUR
+    quality = {} if row.regions == 1 else TWO if row.regions == 2 else CLEAN if design == "pddbf" else FOUR
     # False negatives common enough to be measured.
     fnr = (0.2, 0.05, 0.02)[level] if row.false_negatives else None
     planned = plan(design, bits_per_key=BUDGETS[design][level], fnr=fnr, **quality)
     assert planned.feasible, planned.reason
+    if design == "pddbf":
+        assert planned.regions[-1].deleted.base == "exact"
     key_shares = [region.key_share for region in planned.regions]
     query_shares = [region.query_share for region in planned.regions]
     key_regions, query_regions = spread(key_shares, N_KEYS), spread(query_shares, N_QUERIES)
@@ -283,3 +294,21 @@ def test_memory_is_what_the_plan_says_for_filters_of_cells():
         regions = spread([region.key_share for region in planned.regions], N_KEYS)
         bits = 8 * sum(part.nbytes for part in Built(planned, regions).filters()) / N_KEYS
         assert planned.bits * 0.99 <= bits <= planned.bits * 1.04, design
+
+
+def test_exact_set_costs_what_the_planner_thinks():
+    assert 8 * dlbf.ExactSet(10**5).nbytes / 10**5 == pytest.approx(EXACT_SET_BITS, rel=0.01)
+
+
+@pytest.mark.parametrize("budget", [3.0, 5.0, 8.0, 12.0])
+def test_memory_of_auto_is_what_the_plan_says(budget):
+    # Tables round their size up for luck with few keys (3 sqrt(n) + 8 slots), and come in steps of 0.2 bits per key.
+    planned = plan("auto", bits_per_key=budget, **FOUR)
+    regions = spread([region.key_share for region in planned.regions], N_KEYS)
+    built = Built(planned, regions)
+    bits = 8 * sum(part.nbytes for part in built.filters()) / N_KEYS
+    slack = sum(
+        (3 * math.sqrt(count) + 8) * region.member.bits_per_key / N_KEYS
+        for region, count in zip(planned.regions, built.counts, strict=True)
+    )
+    assert planned.bits - 0.2 <= bits <= planned.bits + 0.2 + slack

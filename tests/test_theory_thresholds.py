@@ -68,9 +68,9 @@ def test_cheapest_thresholds_lie_between_brute_force_and_the_bound(seed, costs):
     found = theory.cheapest_thresholds(keys, queries, regions, costs, **targets)
     assert found.bound <= best * (1 + 1e-6)
     assert best * (1 - 1e-5) <= value(found.allocation)
-    # With one convex price the search is exact; with fixed prices a few percent may be left, and the bound says so.
-    slack = 1e-6 if len(costs) == 1 else 0.05 if "fpr" in targets else 0.35
-    assert value(found.allocation) <= best * (1 + slack)
+    # It stops within 1e-4 of the bound.  With fixed prices there may be a gap between bound and optimum; on problems of
+    # this size the cuts found are the best all the same.
+    assert value(found.allocation) <= best * (1 + 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_cheapest_thresholds_on_a_thousand_bins_are_proven_optimal(targets):
     keys, queries = gaussian_bins(1000)
     found = theory.cheapest_thresholds(keys, queries, 8, [cell_cost(1)], query_floor=1e-6, **targets)
     value = found.allocation.bits if "fpr" in targets else found.allocation.fpr
-    assert value == pytest.approx(found.bound, rel=1e-9)
+    assert found.bound * (1 - 1e-9) <= value <= found.bound * (1 + 1e-4)
     plain = theory.best_thresholds(keys, queries, 8, 1e-6)
     kl_only = theory.allocate(
         theory.merge_shares(keys, plain), theory.merge_shares(queries, plain) + 1e-6, [cell_cost(1)], **targets

@@ -124,6 +124,8 @@ def _bracket(function: Callable[[float], float], low: float, high: float) -> flo
     Illinois steps, and a bisection whenever the bracket has not halved.
     """
     at_low, at_high = function(low), function(high)
+    if at_low <= 0:
+        return low
     side = 0
     for step in range(200):
         width = high - low

@@ -28,6 +28,7 @@ __all__ = [
     "SUCCINCT_CELL_BITS",
     "Cost",
     "base_cost",
+    "base_costs",
     "cell_cost",
     "fingerprint_cost",
 ]
@@ -37,8 +38,8 @@ LN2_SQUARED = math.log(2.0) ** 2
 # Bits per cell of the succinct counters: one plain bit, and at half fill about 1.1 bits of rank-coded counts.
 SUCCINCT_CELL_BITS = 2.1
 
-# Bits per *deleted* key of an exact set: a 128-bit hash in an open-addressing table at load 3/4.
-EXACT_SET_BITS = 128 / 0.75
+# Bits per *deleted* key of an exact set: 1.5 slots of 64 bits, and 32 bytes for the key itself and its length.
+EXACT_SET_BITS = 1.5 * 64 + 32 * 8
 
 COUNTER_WIDTHS = (2, 4, 8)
 
@@ -100,17 +101,19 @@ def fingerprint_cost(base: str, load: float, extra_bits: float, max_fpr: float) 
 
 
 # Both tables come in steps (whole bits, whole prefixes); these lines run through the middle of the steps of
-# `rates.cuckoo_geometry` and `rates.dleft_geometry`, and a built filter is within a bit per key of them.
-# Cuckoo: eight slots compared (3 bits), of which sorting the prefixes of a bucket wins back about 0.9.
+# `rates.cuckoo_geometry` and `rates.dleft_geometry`.
+# Cuckoo: eight slots compared (3 bits), of which sorting the prefixes of a bucket wins back about 0.9.  Above a rate of
+# a few percent eight slots rarely match at once and the table is cheaper than that line: a second, steeper one.
 _CUCKOO = fingerprint_cost("cuckoo", CUCKOO_LOAD, 2.1, 0.8)
+_CUCKOO_LOOSE = Cost("cuckoo", 1.66, 1.7, 0.8)
 # d-left: 32 cells compared at that load (4.7 bits), a 2-bit counter, and half a bit lost to whole bits.
-_DLEFT = fingerprint_cost("d-left", DLEFT_LOAD, math.log2(32 * DLEFT_LOAD) + DLEFT_COUNTER_BITS + 0.4, 0.8)
+_DLEFT = fingerprint_cost("d-left", DLEFT_LOAD, math.log2(32 * DLEFT_LOAD) + DLEFT_COUNTER_BITS + 0.4, 0.5)
 
 BASES = ("bits", "counters", "succinct", "d-left", "cuckoo", "all")
 
 
-def base_cost(base: str, counter_bits: int = 4) -> Cost:
-    """Cost of the named base filter.
+def base_costs(base: str, counter_bits: int = 4) -> list[Cost]:
+    """Price of the named base filter: the lower of one or more lines.
 
     Parameters
     ----------
@@ -120,15 +123,20 @@ def base_cost(base: str, counter_bits: int = 4) -> Cost:
         Width of a counter, for ``"counters"``.
     """
     if base == "bits":
-        return cell_cost(1)
+        return [cell_cost(1)]
     if base == "counters":
-        return cell_cost(counter_bits, "counters")
+        return [cell_cost(counter_bits, "counters")]
     if base == "succinct":
-        return cell_cost(SUCCINCT_CELL_BITS, "succinct")
+        return [cell_cost(SUCCINCT_CELL_BITS, "succinct")]
     if base == "cuckoo":
-        return _CUCKOO
+        return [_CUCKOO, _CUCKOO_LOOSE]
     if base == "d-left":
-        return _DLEFT
+        return [_DLEFT]
     if base == "all":
-        return ALL
+        return [ALL]
     raise ValueError(f"base: expected one of {', '.join(BASES)}, found {base!r}")
+
+
+def base_cost(base: str, counter_bits: int = 4) -> Cost:
+    """The one line, or the first, of :func:`base_costs`: exact for cells, and for cuckoo below a rate of 2 %."""
+    return base_costs(base, counter_bits)[0]

@@ -85,7 +85,7 @@ class Curves:
 
 
 def _budgets() -> list[float]:
-    return [round(float(b), 3) for b in np.arange(1, 50.01, 0.5)]
+    return [*np.arange(1, 20, 0.5).tolist(), *np.arange(20, 50.5, 1.0).tolist()]
 
 
 @lru_cache(maxsize=4)
@@ -548,8 +548,8 @@ def _draw(plt: Any, curves: Curves, path: Path) -> None:
         text += f"published {claim.published}; computed {claim.computed}" if claim.published != "-" else claim.computed
         claims += textwrap.wrap(text, int(width * 15.5), subsequent_indent="    ")
     foot = 0.2 * len(claims) + 0.15
-    height = 4.5 + foot
-    figure, axes = plt.subplots(1, columns, figsize=(width, height), squeeze=False)
+    page = 4.5 + foot
+    figure, axes = plt.subplots(1, columns, figsize=(width, page), squeeze=False)
     for axis, panel in zip(axes[0], curves.panels, strict=True):
         for number, (label, column) in enumerate(panel.series):
             points = [
@@ -577,8 +577,9 @@ def _draw(plt: Any, curves: Curves, path: Path) -> None:
             axis.axvline(place, color="0.55", linewidth=0.9, linestyle=":")
             left, right = axis.get_xlim()
             side = "right" if (place - left) / (right - left) > 0.1 else "left"
+            height = 0.62 if panel.x == "adversarial share" else 0.25  # clear of the curves
             axis.annotate(
-                label, (place, 0.25), xycoords=("data", "axes fraction"), xytext=(-3 if side == "right" else 3, 0),
+                label, (place, height), xycoords=("data", "axes fraction"), xytext=(-3 if side == "right" else 3, 0),
                 textcoords="offset points", rotation=90, va="bottom", ha=side, fontsize=7.5, color="0.35",
             )  # fmt: skip
         axis.grid(True, which="major", color="0.9", linewidth=0.7)
@@ -587,9 +588,9 @@ def _draw(plt: Any, curves: Curves, path: Path) -> None:
             axis.spines[side].set_visible(False)
         axis.legend(fontsize=8, frameon=False, loc="best")
     figure.suptitle(curves.title, fontsize=12, x=0.012, y=0.985, ha="left", va="top", weight="bold")
-    figure.tight_layout(rect=(0, foot / height, 1, 1))
+    figure.tight_layout(rect=(0, foot / page, 1, 1))
     for number, text in enumerate(claims):
-        figure.text(0.012, (foot - 0.15 - 0.2 * number) / height, text, fontsize=7.8, color="0.2")
+        figure.text(0.012, (foot - 0.15 - 0.2 * number) / page, text, fontsize=7.8, color="0.2")
     figure.savefig(path, dpi=130, metadata={"Software": None})
     plt.close(figure)
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlbf.theory.allocation import Allocation, allocate, sandwich
-from dlbf.theory.costs import ALL, COUNTER_WIDTHS, EXACT_SET_BITS, Cost, base_cost
+from dlbf.theory.costs import ALL, COUNTER_WIDTHS, EXACT_SET_BITS, Cost, base_cost, base_costs
 from dlbf.theory.designs import Design, get_design
 from dlbf.theory.formulas import dlbf_deletability
 from dlbf.theory.shared_array import optimise_shared_array
@@ -228,11 +228,15 @@ class _Task:
 
     def cost(self, base: str) -> list[Cost]:
         if base == "chosen":
-            return [ALL, *(base_cost(name, self.counter_bits) for name in self.bases)]
-        return [base_cost(base, self.counter_bits)]
+            lines = [line for name in self.bases for line in base_costs(name, self.counter_bits)]
+            # Above one half a filter of cells has one hash and is dearer than the formula: what is chosen must be real.
+            honest = [line if line.fixed else dataclasses.replace(line, max_fpr=0.5) for line in lines]
+            return [ALL, *honest]
+        return base_costs(base, self.counter_bits)
 
     def merged(self, cuts: Sequence[int]) -> tuple[Floats, Floats]:
-        return merge_shares(self.keys, cuts), merge_shares(self.queries, cuts) + self.query_floor
+        queries = merge_shares(self.queries, cuts) + self.query_floor
+        return merge_shares(self.keys, cuts), queries / queries.sum()
 
     def allocate(self, keys: Floats, queries: Floats, costs: Any, **changes: Any) -> Allocation:
         targets: dict[str, Any] = {
@@ -524,9 +528,9 @@ def _planner(row: Design) -> Callable[[_Task], Plan]:
 
 def _plan_single(task: _Task) -> Plan:
     one = np.ones(1)
-    cost = base_cost(task.design.member[0], task.counter_bits)
-    least = _least(task, one, one, [cost])
-    found = task.allocate(one, one, [cost])
+    costs = task.cost(task.design.member[0])
+    least = _least(task, one, one, costs)
+    found = task.allocate(one, one, costs)
     if not found.feasible:
         return _infeasible(task, least, "the budget is too small for the targets")
     return _finish(task, one, one, (), _members(found), least)
@@ -587,8 +591,11 @@ def _plan_dlbf(task: _Task) -> Plan:
     )
 
 
-def _choose_cut(task: _Task, evaluate: Callable[[tuple[int, ...]], Plan]) -> Plan:
-    """Best of the plans for one cut between the shares: all cuts, or with many shares a search that narrows in."""
+def _choose_cut(task: _Task, evaluate: Callable[[tuple[int, ...], bool], Plan]) -> Plan:
+    """Best of the plans for one cut between the shares: all cuts, or with many shares a search that narrows in.
+
+    ``evaluate(cuts, final)`` plans for one cut; `final` when the plan is the one to be returned.
+    """
     n_bins = len(task.keys)
 
     def order(found: Plan) -> tuple[bool, float]:
@@ -600,20 +607,20 @@ def _choose_cut(task: _Task, evaluate: Callable[[tuple[int, ...]], Plan]) -> Pla
         return False, weight * found.fpr + (1 - weight) * found.fnr
 
     if n_bins == 2:
-        return evaluate((1,))
+        return evaluate((1,), True)
     tried: dict[int, Plan] = {}
     candidates = np.arange(1, n_bins) if n_bins <= 65 else np.unique(np.linspace(1, n_bins - 1, 33).round().astype(int))
     while True:
         for cut in candidates.tolist():
             if cut not in tried:
-                tried[cut] = evaluate((cut,))
+                tried[cut] = evaluate((cut,), False)
         best = min(tried, key=lambda cut: order(tried[cut]))
         known = sorted(tried)
         place = known.index(best)
         low, high = known[max(0, place - 1)], known[min(len(known) - 1, place + 1)]
         candidates = np.unique(np.linspace(low, high, 17).round().astype(int))
         if all(int(cut) in tried for cut in candidates):
-            return tried[best]
+            return evaluate((best,), True)
 
 
 def _plan_regions(task: _Task) -> Plan:
@@ -621,7 +628,7 @@ def _plan_regions(task: _Task) -> Plan:
     row = task.design
     if row.regions == 2:
 
-        def evaluate(cuts: tuple[int, ...]) -> Plan:
+        def evaluate(cuts: tuple[int, ...], final: bool) -> Plan:
             keys, queries = task.merged(cuts)
             costs = [task.cost(base) for base in row.members(2)]
             found = task.allocate(keys, queries, costs)
@@ -674,7 +681,7 @@ def _plan_sandwich(task: _Task) -> Plan:
     worst = 1.0 if hidden else task.adversarial_fpr
     bare_top = row.member[-1] == "all"
 
-    def evaluate(cuts: tuple[int, ...]) -> Plan:
+    def evaluate(cuts: tuple[int, ...], final: bool) -> Plan:
         keys, queries = task.merged(cuts)
 
         def spend(bits: float | None, fpr: float | None) -> Allocation:
@@ -716,7 +723,8 @@ def _plan_sandwich(task: _Task) -> Plan:
             return high
 
         found = spend(task.bits, target)
-        least = smallest()
+        # The smallest budget takes a search of its own, which only the final plan needs.
+        least = smallest() if final or not meets(found) else math.nan
         if not meets(found):
             reason = "below the smallest budget the best sandwich has no initial filter" if found.feasible else ""
             return _infeasible(task, least, reason or "the budget is too small for the targets")
@@ -743,9 +751,9 @@ def _plan_three_filters(task: _Task) -> Plan:
     # A target for FPR alone is met by forgetting every key; hold FNR to the same target unless told otherwise.
     allowed = task.fnr if task.fnr is not None else task.fpr
 
-    def evaluate(cuts: tuple[int, ...]) -> Plan:
+    def evaluate(cuts: tuple[int, ...], final: bool) -> Plan:
         keys, queries = task.merged(cuts)
-        if not (0 < keys[0] < 1 and 0 < queries[1] < 1):
+        if not (keys.min() > 0 and queries.min() > 0 and keys.max() < 1 and queries.max() < 1):
             return _infeasible(task, math.inf, "the design needs a model that errs on both sides")
         p, fn = float(queries[1]), float(keys[0])
 

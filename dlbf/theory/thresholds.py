@@ -30,6 +30,9 @@ __all__ = ["Thresholds", "best_thresholds", "cheapest_thresholds"]
 
 Floats = npt.NDArray[np.float64]
 
+# How close to the bound is close enough, relatively.
+TOLERANCE = 1e-4
+
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
@@ -139,7 +142,7 @@ def cheapest_thresholds(
     costs, fpr, bits, deletability, adversarial_fpr
         As for :func:`dlbf.theory.allocation.allocate`.
     rounds : int
-        Most rounds of cuts and prices.
+        Most rounds of cuts and prices; it stops as soon as the bound proves the result within ``1e-4``.
     """
     keys, queries = as_shares(key_shares, query_shares)
     _check(regions, query_floor)
@@ -176,25 +179,41 @@ def cheapest_thresholds(
             return math.inf
         return found.bits if bits is None else found.fpr
 
-    cuts = best_thresholds(keys, queries, regions, query_floor)
-    best_cuts, best = cuts, fill(cuts)
-    bound = 0.0
-    seen = {cuts}
-    prices = best.multipliers
-    for _ in range(rounds):
-        if not best.feasible or not any(prices) or not all(map(math.isfinite, prices)):
-            break
-        cuts, value = cut(prices)
+    def weigh(value: float, prices: tuple[float, float]) -> float:
+        """Lower bound on the objective from the Lagrangian at these prices."""
         if bits is None:
             assert fpr is not None
-            bound = max(bound, value - prices[0] * fpr - prices[1] * kept)
-        elif prices[0] > 0:
-            bound = max(bound, (value - bits - prices[1] * kept) / prices[0])
-        if cuts in seen:
+            return value - prices[0] * fpr - prices[1] * kept
+        return (value - bits - prices[1] * kept) / prices[0] if prices[0] > 0 else 0.0
+
+    best_cuts = best_thresholds(keys, queries, regions, query_floor)
+    best = fill(best_cuts)
+    bound = 0.0
+    seen = {best_cuts}
+    trials = [best.multipliers]
+    for _ in range(rounds):
+        improved = False
+        for prices in trials:
+            if not best.feasible or not any(prices) or not all(map(math.isfinite, prices)):
+                continue
+            cuts, value = cut(prices)
+            bound = max(bound, weigh(value, prices))
+            if cuts in seen:
+                continue
+            seen.add(cuts)
+            found = fill(cuts)
+            if objective(found) < objective(best):
+                best_cuts, best, improved = cuts, found, True
+                break
+        if not best.feasible or objective(best) <= bound * (1 + TOLERANCE):
             break
-        seen.add(cuts)
-        found = fill(cuts)
-        if objective(found) < objective(best):
-            best_cuts, best = cuts, found
-        prices = found.multipliers
+        if improved:
+            trials = [best.multipliers]
+        elif len(trials) > 1:
+            break
+        else:
+            # A fixed price makes the optimal prices jump; look on both sides of them.
+            one, two = best.multipliers
+            trials = [(one * f, two * g) for f in (0.5, 1.0, 2.0) for g in ((0.5, 1.0, 2.0) if two else (1.0,))]
+            trials.remove((one, two))
     return Thresholds(best_cuts, best, bound)
