@@ -1,4 +1,10 @@
-"""dlbf: deletable learned Bloom filters."""
+"""dlbf: deletable learned Bloom filters.
+
+The plain filters are imported at once; what learning needs (``LearnedFilter``, ``models``, ``theory``) on first use.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from dlbf._version import __version__
 from dlbf.errors import (
@@ -9,6 +15,7 @@ from dlbf.errors import (
     ModelMismatchError,
     NotDeletableError,
     ReadOnlyError,
+    ReinsertionError,
     StoreError,
     VersionError,
 )
@@ -22,6 +29,10 @@ from dlbf.filters import (
     open_filter,
 )
 
+if TYPE_CHECKING:
+    from dlbf import models, theory
+    from dlbf.learned import LearnedFilter
+
 __all__ = [
     "BloomFilter",
     "ChecksumError",
@@ -33,11 +44,23 @@ __all__ = [
     "ExactSet",
     "FilterFullError",
     "FormatError",
+    "LearnedFilter",
     "ModelMismatchError",
     "NotDeletableError",
     "ReadOnlyError",
+    "ReinsertionError",
     "StoreError",
     "VersionError",
     "__version__",
+    "models",
     "open_filter",
+    "theory",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("models", "theory", "storage"):
+        return importlib.import_module(f"dlbf.{name}")
+    if name == "LearnedFilter":
+        return importlib.import_module("dlbf.learned").LearnedFilter
+    raise AttributeError(f"module 'dlbf' has no attribute {name!r}")

@@ -14,6 +14,7 @@ __all__ = [
     "ModelMismatchError",
     "NotDeletableError",
     "ReadOnlyError",
+    "ReinsertionError",
     "StoreError",
     "VersionError",
 ]
@@ -53,3 +54,7 @@ class StoreError(DlbfError):
 
 class ReadOnlyError(DlbfError, TypeError):
     """A change asked of a filter that is mapped read-only."""
+
+
+class ReinsertionError(DlbfError, ValueError):
+    """A key that a design with an unforgetting deleted set cannot take (back)."""

@@ -22,32 +22,46 @@ DOWNLOADS = ("exe", "zip", "apk", "sh", "bin", "php", "dll", "scr")
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
+# How often each kind borrows the other's habits: what keeps a model from being perfect.
+LISTED_IN_DISGUISE = 0.15
+ORDINARY_BY_ACCIDENT = 0.01
+
+
 def ordinary_urls(n: int, seed: int = 0) -> Iterator[bytes]:
     """``n`` distinct URLs as ordinary traffic has them; fresh objects each time."""
     rng = random.Random(f"ordinary {seed}")
     for i in range(n):
-        host = f"{rng.choice(WORDS)}{rng.choice(('', '-', ''))}{rng.choice(WORDS)}.{rng.choice(ORDINARY_ENDS)}"
-        kind = rng.random()
-        words = "-".join(rng.choices(WORDS, k=rng.randint(2, 5)))
-        if kind < 0.4:
-            path = f"{rng.randint(2005, 2026)}/{rng.randint(1, 12):02}/{words}"
-        elif kind < 0.8:
-            path = f"{rng.choice(WORDS)}/{words}"
-        else:
-            path = f"{rng.choice(WORDS)}/{rng.choice(WORDS)}.html"
-        yield f"{host}/{path}/{seed:x}{i:x}".encode()
+        make = _listed if rng.random() < ORDINARY_BY_ACCIDENT else _ordinary
+        yield make(rng, f"{seed:x}{i:x}")
 
 
 def listed_urls(n: int, seed: int = 0) -> Iterator[bytes]:
     """``n`` distinct URLs as a block list has them; fresh objects each time."""
     rng = random.Random(f"listed {seed}")
     for i in range(n):
-        kind = rng.random()
-        if kind < 0.25:
-            host = ".".join(str(rng.randint(1, 254)) for _ in range(4))
-        else:
-            name = "".join(rng.choices(LETTERS, k=rng.randint(7, 15)))
-            host = f"{rng.choice(('', 'login.', 'secure-', 'cdn.'))}{name}.{rng.choice(LISTED_ENDS)}"
-        middle = "".join(rng.choices(LETTERS, k=rng.randint(4, 18)))
-        end = f".{rng.choice(DOWNLOADS)}" if rng.random() < 0.5 else ""
-        yield f"{host}/{middle}/{seed:x}{i:x}{end}".encode()
+        make = _ordinary if rng.random() < LISTED_IN_DISGUISE else _listed
+        yield make(rng, f"{seed:x}{i:x}")
+
+
+def _ordinary(rng: random.Random, tail: str) -> bytes:
+    host = f"{rng.choice(WORDS)}{rng.choice(('', '-', ''))}{rng.choice(WORDS)}.{rng.choice(ORDINARY_ENDS)}"
+    kind = rng.random()
+    words = "-".join(rng.choices(WORDS, k=rng.randint(2, 5)))
+    if kind < 0.4:
+        path = f"{rng.randint(2005, 2026)}/{rng.randint(1, 12):02}/{words}"
+    elif kind < 0.8:
+        path = f"{rng.choice(WORDS)}/{words}"
+    else:
+        path = f"{rng.choice(WORDS)}/{rng.choice(WORDS)}.html"
+    return f"{host}/{path}/{tail}".encode()
+
+
+def _listed(rng: random.Random, tail: str) -> bytes:
+    if rng.random() < 0.25:
+        host = ".".join(str(rng.randint(1, 254)) for _ in range(4))
+    else:
+        name = "".join(rng.choices(LETTERS, k=rng.randint(7, 15)))
+        host = f"{rng.choice(('', 'login.', 'secure-', 'cdn.'))}{name}.{rng.choice(LISTED_ENDS)}"
+    middle = "".join(rng.choices(LETTERS, k=rng.randint(4, 18)))
+    end = f".{rng.choice(DOWNLOADS)}" if rng.random() < 0.5 else ""
+    return f"{host}/{middle}/{tail}{end}".encode()

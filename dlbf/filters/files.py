@@ -172,6 +172,11 @@ def open_filter(
     try:
         where = str(path)
         header = format.read_header(file.view, where)
+        if header.kind == format.KIND_LEARNED:
+            # Imported here: a program that opens plain filters need not load what learned ones bring.
+            from dlbf.learned import LearnedFilter
+
+            CLASSES[format.KIND_LEARNED] = LearnedFilter
         if header.kind not in CLASSES:
             found = format.KIND_NAMES.get(header.kind, f"kind {header.kind}")
             raise FormatError(f"{where}: expected a filter, found a {found}")

@@ -2,6 +2,6 @@
 
 from dlbf.learned.evaluation import Evaluation, Rate
 from dlbf.learned.explanation import Explanation
-from dlbf.learned.filter import LearnedFilter, ReinsertionError
+from dlbf.learned.filter import LearnedFilter
 
-__all__ = ["Evaluation", "Explanation", "LearnedFilter", "Rate", "ReinsertionError"]
+__all__ = ["Evaluation", "Explanation", "LearnedFilter", "Rate"]

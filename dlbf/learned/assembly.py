@@ -7,7 +7,7 @@ import json
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dlbf import format
@@ -17,7 +17,7 @@ from dlbf.filters.deletable import DeletableBloomFilter
 from dlbf.filters.exact import ExactSet
 from dlbf.filters.tables import CuckooFilter, DLeftFilter
 from dlbf.models import Model
-from dlbf.theory import FilterPlan, Plan, get_design
+from dlbf.theory import Design, FilterPlan, Plan, get_design
 from dlbf.theory.rates import (
     CellGeometry,
     DLeftGeometry,
@@ -29,13 +29,18 @@ from dlbf.theory.rates import (
     dleft_geometry,
 )
 
-__all__ = ["Part", "assemble", "build_parts", "part_bytes", "part_fpr", "part_nbytes"]
+__all__ = ["Part", "assemble", "build_parts", "composite_bytes", "part_bytes", "part_fpr"]
 
 DIRECTORY = struct.Struct("<IIII16i11QQQQQQ")
 PART = struct.Struct("<IIIIQQQ5Q")
 ALIGN = 64
 
 INITIAL, MEMBER, DELETED = 0, 1, 2
+
+# Smaller rates cost bits that nobody could ever see the use of, and tables do not reach them.
+LEAST_RATE = 4e-6
+# A region that has no keys yet still gets a filter, for the few that may come.
+FEW_KEYS = 16
 
 CLASSES: dict[int, type[Filter]] = {
     cls.KIND: cls
@@ -85,11 +90,6 @@ def part_bytes(kind: int, params: Sequence[int]) -> int:
     return cls._payload_bytes((0, 0, 0, *params[:n]))
 
 
-def part_nbytes(base: str, params: Sequence[int]) -> int:
-    """Bytes of a part given by its base's name."""
-    return part_bytes(KIND_OF_BASE[base], params)
-
-
 def part_fpr(kind: int, params: Sequence[int], n_keys: int) -> float:
     """False-positive rate of a part that holds ``n_keys``."""
     if kind in (format.KIND_BLOOM, format.KIND_COUNTING):
@@ -116,6 +116,8 @@ def part_params(plan: FilterPlan, n_keys: int, counter_bits: int) -> tuple[int, 
     n_keys = max(1, n_keys)
     if plan.base == "all" or plan.fpr >= 0.9999:
         return None
+    if plan.hashes is None and plan.fpr < LEAST_RATE:
+        plan = replace(plan, fpr=LEAST_RATE)
     if plan.base == "bits":
         return (*_cells(n_keys, plan, 1), 1)
     if plan.base == "counters":
@@ -134,6 +136,12 @@ def part_params(plan: FilterPlan, n_keys: int, counter_bits: int) -> tuple[int, 
     raise ValueError(f"no base filter called {plan.base!r}")
 
 
+def _usual_base(design: Design) -> str:
+    """What the design stores members in, where it stores them."""
+    base = design.member[0]
+    return base if base not in ("chosen", "all") else "cuckoo"
+
+
 def build_parts(plan: Plan, key_counts: Sequence[int], headroom: float) -> list[Part]:
     """The parts that a plan asks for, sized for the keys of each region times ``headroom``."""
     design = get_design(plan.design)
@@ -142,6 +150,9 @@ def build_parts(plan: Plan, key_counts: Sequence[int], headroom: float) -> list[
     total = sum(capacities)
 
     def put(role: int, region: int, filter_id: int, planned: FilterPlan, n_keys: int) -> None:
+        if planned.fpr <= 0 and planned.base != "exact":
+            base = planned.base if planned.base != "all" else _usual_base(design)
+            planned, n_keys = FilterPlan(base, 0.01, 0.0), max(n_keys, FEW_KEYS)
         params = part_params(planned, n_keys, plan.counter_bits)
         if params is not None:
             parts.append(Part(role, region, KIND_OF_BASE[planned.base], filter_id, params))
@@ -167,6 +178,15 @@ def build_parts(plan: Plan, key_counts: Sequence[int], headroom: float) -> list[
     return parts
 
 
+def composite_bytes(parts: Sequence[Part], model: Model) -> int:
+    """Bytes of an assembled composite without its explanatory text."""
+    return sum(_rounded(n) for n in (DIRECTORY.size + PART.size * len(parts), model.nbytes, *(p.nbytes for p in parts)))
+
+
+def _rounded(n_bytes: int) -> int:
+    return -(-n_bytes // ALIGN) * ALIGN
+
+
 def assemble(
     parts: Sequence[Part], thresholds: Sequence[int], model: Model, hides_score: bool, explanation: dict[str, Any]
 ) -> memoryview:
@@ -177,8 +197,8 @@ def assemble(
 
     def place(n_bytes: int) -> int:
         nonlocal at
-        at = -(-at // ALIGN) * ALIGN
-        start, at = at, at + n_bytes
+        start = _rounded(at)
+        at = start + n_bytes
         return start
 
     model_at = place(len(model_payload))

@@ -6,21 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dlbf import format
-from dlbf.errors import DlbfError, FilterFullError, FormatError, NotDeletableError
-from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count
+from dlbf.errors import FilterFullError, FormatError, NotDeletableError, ReinsertionError
+from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count, float_to_param
 from dlbf.filters.exact import ExactSet
 from dlbf.kernels.composite import CompositeCore
-from dlbf.learned.assembly import DELETED, DIRECTORY, PART, Part, assemble, part_bytes, part_fpr
+from dlbf.learned.assembly import CLASSES, DELETED, DIRECTORY, PART, Part, assemble, part_bytes, part_fpr
 from dlbf.learned.evaluation import Evaluation, evaluate
 from dlbf.learned.explanation import Explanation
 from dlbf.models import Model
 from dlbf.theory import Design, get_design
 
-__all__ = ["LearnedFilter", "ReinsertionError"]
-
-
-class ReinsertionError(DlbfError, ValueError):
-    """A key that a design with an unforgetting deleted set cannot take (back)."""
+__all__ = ["LearnedFilter"]
 
 
 class LearnedFilter(CompositeCore, Filter):
@@ -152,8 +148,6 @@ class LearnedFilter(CompositeCore, Filter):
         """An empty filter with these parts."""
         payload = assemble(parts, thresholds, model, hides_score, plan.to_dict())
         self = cls.__new__(cls)
-        from dlbf.filters.base import float_to_param
-
         self._open((capacity, float_to_param(fpr), 0, len(payload)), payload, 0, secret)
         self._model = model
         return self
@@ -443,8 +437,6 @@ class LearnedFilter(CompositeCore, Filter):
 
 def _kernel_over(part: Part, buffer: memoryview) -> Any:
     """A filter of the part's class over its bytes."""
-    from dlbf.learned.assembly import CLASSES
-
     cls = CLASSES[part.kind]
     made = cls.__new__(cls)
     made._attach(buffer, None, 0, 0)
@@ -452,10 +444,9 @@ def _kernel_over(part: Part, buffer: memoryview) -> Any:
     return made
 
 
-def predicted_rates(parts: Sequence[Part], key_counts: Sequence[int]) -> tuple[float, list[float], list[float]]:
-    """Rates of the initial filter and of each region's member and deleted filters, as built and filled."""
-    n_regions = len(key_counts)
-    initial, members, deleted = 1.0, [1.0] * n_regions, [0.0] * n_regions
+def predicted_rates(parts: Sequence[Part], key_counts: Sequence[int]) -> tuple[float, list[float]]:
+    """Rates of the initial filter and of each region's members, as built and filled."""
+    initial, members = 1.0, [1.0] * len(key_counts)
     shared = [part for part in parts if part.shares_with is not None]
     for part in parts:
         if part.role == 0:
@@ -463,11 +454,9 @@ def predicted_rates(parts: Sequence[Part], key_counts: Sequence[int]) -> tuple[f
         elif part.role == 1:
             if shared:
                 # One array for all regions: the load is that of all of them together.
-                probes = sum(
-                    key_counts[other.region] * other.params[1] for other in parts if other.role == 1
-                )
+                probes = sum(key_counts[other.region] * other.params[1] for other in parts if other.role == 1)
                 filled = -math.expm1(-probes / part.params[0])
                 members[part.region] = filled ** part.params[1]
             else:
                 members[part.region] = part_fpr(part.kind, part.params, key_counts[part.region])
-    return initial, members, deleted
+    return initial, members

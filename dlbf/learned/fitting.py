@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dlbf.kernels.hashing import hash64_many
 from dlbf.kernels.keys import read_keys
-from dlbf.learned.assembly import MEMBER, build_parts
+from dlbf.learned.assembly import MEMBER, build_parts, composite_bytes
 from dlbf.learned.explanation import Alternative, Explanation, Region
 from dlbf.learned.filter import LearnedFilter, predicted_rates
 from dlbf.models import Model, no_model, train
@@ -146,16 +146,15 @@ def fit(
         max_model_bytes, secret, row.hides_score, report,
     )  # fmt: skip
     report("scoring", 0.0)
-    key_scores, held_scores = _scores(chosen, key_list, secret, row.hides_score), _scores(
-        chosen, held, secret, row.hides_score
-    )
+    key_scores = _scores(chosen, key_list, secret, row.hides_score)
+    held_scores = _scores(chosen, held, secret, row.hides_score)
     report("planning", 0.0)
     n_keys = len(key_list)
     model_bits = 8 * chosen.nbytes / n_keys
-    # A rate measured on n held-out negatives is uncertain by sqrt(f / n): aim that much lower.
-    aim = None if fpr is None else fpr * max(0.5, 1 - math.sqrt(1 / max(1.0, fpr * max(1, n_held)))) if (
-        row.learned and chosen.kind != "none"
-    ) else fpr
+    aim = fpr
+    if fpr is not None and chosen.kind != "none":
+        # A rate f measured on n held-out negatives is uncertain by sqrt(f / n): aim that much lower.
+        aim = fpr * max(0.5, 1 - math.sqrt(1 / max(1.0, fpr * n_held)))
     arguments: dict[str, Any] = {
         "bits_per_key": bits_per_key,
         "fpr": aim,
@@ -176,12 +175,9 @@ def fit(
         arguments.update(key_shares=[1.0, 0.0], query_shares=[1.0, 0.0])
     if design == "auto" and counter_bits is not None:
         arguments["bases"] = ("counters",)
-    found = plan(design, **arguments)
-    if not found.feasible:
-        raise ValueError(
-            f"{design} cannot meet these targets: {found.reason}; the smallest budget that could is "
-            f"{found.min_bits:.2f} bits per key"
-        )
+    found = _feasible(design, arguments)
+    if bits_per_key is not None:
+        found = _within_budget(design, arguments, found, edges, key_scores, headroom, bits_per_key, chosen)
     alternatives = _alternatives(design, found, arguments, chosen)
     if design == "auto" and len(found.regions) == 1 and chosen.kind != "none":
         alternatives.insert(0, Alternative(f"{chosen.kind} model", found.bits, "saves less than it costs"))
@@ -191,6 +187,51 @@ def fit(
         found, edges, chosen, key_list, held, headroom, secret, fpr if fpr is not None else found.fpr, targets,
         alternatives, notes, report,
     )  # fmt: skip
+
+
+def _feasible(design: str, arguments: dict[str, Any]) -> Plan:
+    found = plan(design, **arguments)
+    if not found.feasible:
+        raise ValueError(
+            f"{design} cannot meet these targets: {found.reason}; the smallest budget that could is "
+            f"{found.min_bits:.2f} bits per key"
+        )
+    return found
+
+
+def _within_budget(
+    design: str,
+    arguments: dict[str, Any],
+    found: Plan,
+    edges: npt.NDArray[np.int64],
+    key_scores: Scores,
+    headroom: float,
+    budget: float,
+    model: Model,
+) -> Plan:
+    """Plan for less until what is built, in whole cells and slots and with its directory, costs no more than asked."""
+    spend = budget
+    for _ in range(12):
+        counts = _count(key_scores, _thresholds(found, edges), len(found.regions))
+        parts = build_parts(found, counts, headroom)
+        used = model if len(found.regions) > 1 else no_model()
+        cost = 8 * composite_bytes(parts, used) / len(key_scores)
+        if cost <= budget:
+            break
+        spend -= 1.2 * (cost - budget)
+        if spend <= 0:
+            raise ValueError(f"{budget:g} bits per key do not even hold the directory of so few keys")
+        found = _feasible(design, {**arguments, "bits_per_key": spend})
+    return found
+
+
+def _thresholds(found: Plan, edges: npt.NDArray[np.int64]) -> list[int]:
+    """Cut c lies before bin c, and bin c starts at edges[c - 1]."""
+    return [int(edges[cut - 1]) for cut in found.cuts] if len(edges) else [0] * (len(found.regions) - 1)
+
+
+def _count(scores: Scores, thresholds: Sequence[int], n_regions: int) -> list[int]:
+    return [int(n) for n in np.bincount(np.searchsorted(thresholds, scores, side="right"), minlength=n_regions)]
 
 
 def _model(
@@ -207,9 +248,9 @@ def _model(
     hides_score: bool,
     report: Progress,
 ) -> Model:
-    if isinstance(model, Model):
+    if isinstance(model, Model) and wanted:
         return model
-    if model is None or model == "none" or not wanted or len(learnt) < 4:
+    if model is None or isinstance(model, Model) or model == "none" or not wanted or len(learnt) < 4:
         return no_model()
     if hides_score:
         # The model is trained on what it will see: the keyed hash.
@@ -285,8 +326,7 @@ def _build(
 ) -> LearnedFilter:
     row = get_design(found.design)
     n_regions = len(found.regions)
-    # Cut c lies before bin c; bin c starts at edges[c - 1].
-    thresholds = [int(edges[cut - 1]) for cut in found.cuts] if len(edges) else [0] * (n_regions - 1)
+    thresholds = _thresholds(found, edges)
     if n_regions > 1 and model.kind == "none":
         raise ValueError(f"the design {found.design!r} needs a model, and these keys gave none; use design='auto'")
     hides = row.hides_score
@@ -297,7 +337,7 @@ def _build(
     parts = build_parts(found, key_counts, headroom)
     capacity = math.ceil(len(keys) * headroom)
     full_counts = [math.ceil(n * headroom) for n in key_counts]
-    initial, members, _ = predicted_rates(parts, full_counts)
+    initial, members = predicted_rates(parts, full_counts)
     key_shares = np.array(key_counts) / max(1, len(keys))
     query_shares = held_counts / max(1, len(held)) if len(held) else np.array([r.query_share for r in found.regions])
     rates = initial * np.array(members)

@@ -156,7 +156,9 @@ def _trees(estimator: Any, name: str) -> tuple[list[Callable[[int], _Node]], flo
         trees = []
         for member, weight in zip(estimator.estimators_, estimator.estimator_weights_, strict=False):
             if not hasattr(member, "tree_"):
-                raise TypeError(f"AdaBoostClassifier is compiled only over decision trees, found {type(member).__name__}")
+                raise TypeError(
+                    f"AdaBoostClassifier is compiled only over decision trees, found {type(member).__name__}"
+                )
             share = _share(member.tree_)
             trees.append(_from_tree(member.tree_, lambda i, s=share, w=float(weight): w if s(i) > 0 else -w))
         return trees, 0.0

@@ -112,9 +112,7 @@ def _cell_bits(rates: Array, deletable: bool) -> Array:
     return np.minimum(2.1 * bits, np.where(log > 0, (log + 3) / 0.95, 0.0))
 
 
-def filter_bits(
-    key_shares: Array, query_shares: Array, fpr: float, deletability: float = 0.0
-) -> float:
+def filter_bits(key_shares: Array, query_shares: Array, fpr: float, deletability: float = 0.0) -> float:
     """Bits per key of the best filter behind regions with these shares.
 
     The optimum is ``e = min(1, G / (l1 H + l2 G))`` with ``sum H e <= fpr`` and ``sum G e <= 1 - deletability``.

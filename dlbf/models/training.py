@@ -203,7 +203,9 @@ def _train_bayes(task: _Task, features: Features | None) -> tuple[Model, Quality
     return model, task.quality(model)
 
 
-def _train_trees(task: _Task, max_bytes: int, features: Features | None, max_rows: int = 200_000) -> tuple[Model, Quality]:
+def _train_trees(
+    task: _Task, max_bytes: int, features: Features | None, max_rows: int = 200_000
+) -> tuple[Model, Quality]:
     from sklearn.ensemble import HistGradientBoostingClassifier  # type: ignore[import-untyped]
 
     chosen = _value_features(task, features)
@@ -237,8 +239,14 @@ def _train_auto(task: _Task, max_bytes: int, candidates: list[dict[str, Any]]) -
         nonlocal best
         bits = task.total_bits(quality, model.nbytes)
         candidates.append(
-            {"kind": model.kind, "form": model.form, "nbytes": model.nbytes, "total_bits": bits, "kl": quality.kl,
-             "screened": screened}
+            {
+                "kind": model.kind,
+                "form": model.form,
+                "nbytes": model.nbytes,
+                "total_bits": bits,
+                "kl": quality.kl,
+                "screened": screened,
+            }
         )
         if best is None or bits < best[0]:
             best = bits, model, quality
@@ -419,16 +427,23 @@ def train(
         model, quality = _train_trees(task, size, features)
     model._secret = secret
     model.report.update(
-        n_keys=len(task.key_rows), n_negatives=len(task.train_rows), n_held_out=len(held), candidates=candidates,
-        plain_bits_per_key=task.plain_bits(), total_bits_per_key=task.plain_bits(), quality=quality,
-        kl_float=0.0, kl_integer=0.0,
+        n_keys=len(task.key_rows),
+        n_negatives=len(task.train_rows),
+        n_held_out=len(held),
+        candidates=candidates,
+        plain_bits_per_key=task.plain_bits(),
+        total_bits_per_key=task.plain_bits(),
+        quality=quality,
+        kl_float=0.0,
+        kl_integer=0.0,
     )
     if quality is not None and model.features is not None:
         key_rows = _some(task.key_rows, 50_000, np.random.default_rng(1))
         held_rows = _some(task.held_rows, 50_000, np.random.default_rng(2))
         before = measure(
             float_scores(model.estimator, model.features, task.packed, key_rows),
-            float_scores(model.estimator, model.features, task.packed, held_rows), n_regions,
+            float_scores(model.estimator, model.features, task.packed, held_rows),
+            n_regions,
         )
         after = measure(score_rows(model, task.packed, key_rows), score_rows(model, task.packed, held_rows), n_regions)
         model.report.update(
