@@ -3,7 +3,7 @@
 from typing import Any
 
 from dlbf import format
-from dlbf.errors import ChecksumError
+from dlbf.errors import ChecksumError, FilterFullError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, check_count, check_target
 from dlbf.kernels.cuckoo import CuckooCore
 from dlbf.kernels.dleft import DLeftCore
@@ -90,6 +90,14 @@ class CuckooFilter(CuckooCore, Filter):
 
     def _apply(self, params: tuple[int, ...]) -> None:
         self._set_geometry(*params[3:])
+
+    def _make_room(self, n_key_bytes: int) -> None:
+        if self.fill < 0.5:
+            raise FilterFullError(
+                f"no room for one more copy of this key or of its fingerprint (fill {self.fill:.3f}); nothing was lost. "
+                "A cuckoo filter holds a key up to eight times; count repeats with DLeftFilter or CountingBloomFilter"
+            )
+        super()._make_room(n_key_bytes)
 
     def _recovered_count(self, where: str) -> int:
         if cuckoo_bucket_bits(*self.geometry[1:]) > WORD_BITS:

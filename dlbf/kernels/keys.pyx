@@ -63,7 +63,9 @@ cdef int key_open_other(object key, KeyRef* ref) except -1:
         )
     try:
         PyObject_GetBuffer(key, &ref.view, PyBUF_CONTIG_RO)
-    except BufferError as error:
+    except (BufferError, ValueError) as error:  # numpy raises the latter
+        if "contiguous" not in str(error):
+            raise
         raise TypeError(f"a key must be a contiguous buffer; copy it with bytes(key) ({error})") from None
     if ref.view.ndim == 0:
         PyBuffer_Release(&ref.view)
