@@ -176,7 +176,7 @@ def test_arrow_null_is_refused_by_number(kind):
     ],
 )
 def test_arrow_of_other_types_refused(batch):
-    with pytest.raises(TypeError, match="expected an Arrow array of strings or binaries|dictionary"):
+    with pytest.raises(TypeError, match=r"expected an Arrow array of strings or binaries|dictionary"):
         read_keys(batch)
 
 
@@ -245,7 +245,7 @@ def test_key_that_is_not_contiguous_refused():
     for key in (memoryview(b"abcdef")[::2], np.zeros((4, 4), dtype=np.uint8)[:, 1]):
         with pytest.raises(TypeError, match="contiguous"):
             f.add(key)
-        with pytest.raises(TypeError, match="key number 0: .*contiguous"):
+        with pytest.raises(TypeError, match=r"key number 0: .*contiguous"):
             f.update([key])
 
 

@@ -94,8 +94,9 @@ class CuckooFilter(CuckooCore, Filter):
     def _make_room(self, n_key_bytes: int) -> None:
         if self.fill < 0.5:
             raise FilterFullError(
-                f"no room for one more copy of this key or of its fingerprint (fill {self.fill:.3f}); nothing was lost. "
-                "A cuckoo filter holds a key up to eight times; count repeats with DLeftFilter or CountingBloomFilter"
+                f"no room for one more copy of this key or of its fingerprint (fill {self.fill:.3f}); nothing was "
+                "lost. A cuckoo filter holds a key up to eight times; count repeats with DLeftFilter or "
+                "CountingBloomFilter"
             )
         super()._make_room(n_key_bytes)
 
