@@ -50,7 +50,7 @@ def test_cell_fpr_edges():
     assert rates.cell_fpr(0, 100, 3) == 0
     assert rates.cell_fpr(10**6, 100, 3) == pytest.approx(1)
     assert rates.cell_fpr(5, 1, 3) == 1
-    assert 0 <= rates.cell_fpr(1, 10**6, 20) < 1e-60 or rates.cell_fpr(1, 10**6, 20) < 1e-10
+    assert 0 <= rates.cell_fpr(1, 10**6, 20) < 1e-10
     assert 0 <= rates.cell_fpr(1, 100, 64) <= 1
     assert rates.blocked_fpr(0, 512, 3, 512) == 0
 
