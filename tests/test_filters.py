@@ -428,10 +428,9 @@ def test_full_table_raises_and_loses_nothing(make):
         try:
             f.add(key)
             stored.append(key)
-        except dlbf.FilterFullError as error:
+        except dlbf.FilterFullError:
             refused += 1
             assert f.to_bytes() == before
-            assert "nothing was lost" in str(error)
         if refused % 50 == 0:
             assert f.contains_many(stored).all()
     assert refused > 100
@@ -448,7 +447,7 @@ def test_full_table_raises_and_loses_nothing(make):
 def test_full_table_in_a_batch_keeps_the_keys_before(cls):
     f = cls(1000)
     keys = url_keys(5000, seed=5)
-    with pytest.raises(dlbf.FilterFullError):
+    with pytest.raises(dlbf.FilterFullError, match="nothing was lost"):
         f.update(keys)
     assert len(f) >= 1000
     assert f.contains_many(keys[: len(f)]).all()

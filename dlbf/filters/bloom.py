@@ -174,7 +174,7 @@ class CountingBloomFilter(CellFilter):
     counter_bits : {2, 4, 8}
         Counters count to 3, 15 or 255.  One that gets there stays there: its true count is lost, so it is never
         decremented, and a key that meets it cannot be forgotten through it any more.  At capacity that is one counter
-        in 29 with 2 bits, one in 10**15 with 4.
+        in 27 with 2 bits, one in 10**15 with 4.
     counters, bits : int
         Exact geometry: number of counters, or of all their bits; with ``hashes``.
     hashes, layout, secret, filter_id
