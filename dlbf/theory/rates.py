@@ -111,6 +111,8 @@ def blocked_fpr(n_keys: int, n_cells: int, n_hashes: int, block_cells: int) -> f
     mean = n_keys * block_cells / n_cells
     if mean <= 0:
         return 0.0
+    if mean * n_hashes > 60 * block_cells:
+        return 1.0  # no cell is left empty, and the sum below would overflow
     width = 10 * math.sqrt(mean) + 20
     low, high = max(0, int(mean - width)), int(mean + width)
     return math.fsum(
