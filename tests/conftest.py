@@ -50,6 +50,15 @@ SMALL_FILTERS = small_filters()
 DELETABLE = sorted(name for name in SMALL_FILTERS if not name.startswith("bloom"))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes minutes, unless it is asked for by marker or by ``DLBF_SLOW=1``."""
+    if "slow" in config.getoption("markexpr") or os.environ.get("DLBF_SLOW", "0") not in ("", "0"):
+        return
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes; run with -m slow or DLBF_SLOW=1"))
+
+
 @pytest.fixture(params=sorted(SMALL_FILTERS))
 def make_filter(request: pytest.FixtureRequest) -> Callable[[], dlbf.filters.Filter]:
     """Each kind of filter in turn."""

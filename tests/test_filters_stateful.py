@@ -17,7 +17,14 @@ from pathlib import Path
 import pytest
 from conftest import SECRET
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import dlbf
 
@@ -40,7 +47,10 @@ class Worker:
     def ask(cls, path: Path, secret: bytes | None, keys: list[bytes]) -> tuple[int, list[str]]:
         if cls.process is None:
             cls.process = subprocess.Popen(
-                [sys.executable, "-c", textwrap.dedent(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                [sys.executable, "-c", textwrap.dedent(WORKER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
             atexit.register(cls.process.kill)
         request = [str(path), (secret or b"").hex(), [key.hex() for key in keys]]

@@ -157,7 +157,7 @@ cdef class CellsCore(FilterCore):
                         a = b
                     cells_put(&g, self.data, i, <uint8_t>a)
             if union:
-                self.n_items += n_items
+                self._add_items(n_items)
         finally:
             gate_write_done(&self.gate)
         return True

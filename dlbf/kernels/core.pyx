@@ -119,6 +119,10 @@ cdef class FilterCore:
     def _set_items(self, uint64_t n_items):
         self.n_items = n_items
 
+    def _add_items(self, uint64_t n_items):
+        # A filter joined with itself again and again would count past what len() can say.
+        self.n_items = min(self.n_items + n_items, <uint64_t>1 << 62)
+
     cdef int _need_open(self) except -1:
         if unlikely(self.data == NULL):
             raise ValueError("this filter is closed")

@@ -250,7 +250,7 @@ cdef class CuckooCore(FilterCore):
                         if fits and values[slot]:
                             fits = cuckoo_insert(&self.geometry, self.data, i, values[slot])
             if fits:
-                self.n_items += n_items
+                self._add_items(n_items)
             else:
                 memcpy(self.data, <const char*>before, self.n_payload_bytes)
         finally:

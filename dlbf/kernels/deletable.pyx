@@ -87,7 +87,7 @@ cdef class DeletableCore(FilterCore):
                 for i in range(g.n_cells, g.n_cells + self.geometry.n_regions):
                     if cells_get(g, &theirs[0], i):
                         cells_put(g, self.data, i, 1)
-            self.n_items += n_items
+            self._add_items(n_items)
         finally:
             gate_write_done(&self.gate)
         return True

@@ -103,7 +103,7 @@ cdef class DLeftCore(FilterCore):
                                 dleft_unplace(g, bucket, cell >> g.counter_bits, table, &b, &r)
                                 fits = dleft_insert(g, self.data, b, r, cell & g.max_count)
             if fits:
-                self.n_items += n_items
+                self._add_items(n_items)
             else:
                 memcpy(self.data, <const char*>before, self.n_payload_bytes)
         finally:
