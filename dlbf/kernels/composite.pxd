@@ -22,7 +22,9 @@ a directory at its start, so a composite is saved, mapped and copied like any ot
        208  80 * n  parts: u32 role (0 initial, 1 member, 2 deleted), u32 region, u32 kind, u32 zero,
                            u64 offset, u64 size, u64 filter id, u64 parameters[5] of the kind
 
-Two parts may share one range of bytes: that is how one array serves all regions of the ada designs.
+Members may share one range of bytes: that is how one array serves all regions of the ada designs.  Otherwise the
+directory, the model, the plan and the parts lie apart from each other, or the filter is refused: a part written to
+must not change what was checked when the filter was opened.
 """
 
 from dlbf.kernels.cells cimport Cells
@@ -51,6 +53,7 @@ ctypedef struct Part:
     uint32_t kind
     uint64_t filter_id
     uint8_t* data
+    uint64_t n_bytes
     Cells cells
     Cuckoo cuckoo
     DLeft dleft
@@ -74,4 +77,4 @@ cdef class CompositeCore(FilterCore):
     cdef list tables           # keeps the cuckoo tables alive
     cdef uint64_t model_params[11]
 
-    cdef int _region(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil
+    cdef void _counted(self, const Part* member, int change) noexcept nogil

@@ -1,6 +1,7 @@
 """Evaluating the composite; what it is and how it is stored is in ``composite.pxd``."""
 
-from libc.string cimport memset
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from libc.string cimport memcpy, memset
 
 from dlbf.kernels.cells cimport (
     cells_add, cells_contains, cells_prefetch, cells_subtract,
@@ -12,11 +13,15 @@ from dlbf.kernels.cuckoo cimport (
 )
 from dlbf.kernels.deletable cimport deletable_add, deletable_clear
 from dlbf.kernels.dleft cimport dleft_contains, dleft_fingerprint, dleft_insert, dleft_prefetch, dleft_subtract
-from dlbf.kernels.exact cimport exact_add, exact_find, exact_remove
+from dlbf.kernels.exact cimport (
+    EXACT_ENTRY_BYTES, exact_add, exact_arena, exact_find, exact_remove, exact_slot,
+)
 from dlbf.kernels.hashing cimport hash_for_filter
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk, KeyReader
 from dlbf.kernels.scoring cimport MODEL_NONE, model_open, model_score
-from dlbf.kernels.types cimport load32, load64, store64, uint16_t
+from dlbf.kernels.types cimport (
+    gate_read, gate_read_done, gate_write, gate_write_done, load32, load64, store64, uint16_t,
+)
 
 import numpy as np
 
@@ -30,6 +35,10 @@ cdef enum:
     AT_MODEL = 168
     AT_PLAN = 184
     AT_UNSTORED = 200
+
+cdef enum:
+    # One bit less than len() can say.
+    MAX_UNSTORED_BITS = 62
 
 
 # --- one part ------------------------------------------------------------------
@@ -105,6 +114,60 @@ cdef inline bint part_remove(Part* p, uint64_t h, const uint8_t* key, size_t n) 
     return exact_remove(&p.exact, p.data, h, key, n)
 
 
+cdef inline bint part_may_be_full(const Part* p) noexcept nogil:
+    return p.kind == PART_CUCKOO or p.kind == PART_DLEFT or p.kind == PART_EXACT
+
+
+cdef bint part_pour(const Part* source, Part* target) noexcept nogil:
+    """Copy the contents of a part to one of the same kind: same size, or an exact set with room; else False."""
+    cdef uint64_t slot, entry
+    cdef const uint8_t* stored
+    if source.kind != target.kind:
+        return False
+    if source.kind == PART_ALL:
+        return True
+    if source.kind != PART_EXACT:
+        if source.n_bytes != target.n_bytes:
+            return False
+        memcpy(target.data, source.data, source.n_bytes)
+        return True
+    for slot in range(source.exact.n_slots):
+        entry = exact_slot(source.data, slot)
+        if entry:
+            # The hash is stored beside the key, so neither the secret nor the filter id is needed.
+            stored = exact_arena(&source.exact, source.data) + entry - 1
+            if not exact_add(
+                &target.exact, target.data, load64(stored), stored + EXACT_ENTRY_BYTES, load32(stored + 8)
+            ):
+                return False
+    return True
+
+
+cdef object part_open(Part* p, uint32_t number, params):
+    """Take over the parameters of a part, which its class has checked; returns what must be kept alive."""
+    if p.kind == PART_BITS or p.kind == PART_COUNTERS:
+        p.cells.n_cells, p.cells.n_hashes, p.cells.block_cells = params[0], params[1], params[2]
+        p.cells.n_blocks = p.cells.n_cells // p.cells.block_cells if p.cells.block_cells else 1
+        p.cells.log2_bits = {1: 0, 2: 1, 4: 2, 8: 3}[params[3]]
+        p.cells.max_count = (1 << <int>params[3]) - 1
+    elif p.kind == PART_DELETABLE:
+        p.deletable.cells.n_cells, p.deletable.cells.n_hashes = params[0], params[1]
+        p.deletable.cells.n_blocks = p.deletable.cells.max_count = 1
+        p.deletable.n_regions = params[2]
+        p.deletable.region_cells = (p.deletable.cells.n_cells + p.deletable.n_regions - 1) // p.deletable.n_regions
+    elif p.kind == PART_DLEFT:
+        p.dleft.n_tables, p.dleft.n_buckets, p.dleft.bucket_cells = params[0], params[1], params[2]
+        p.dleft.remainder_bits, p.dleft.counter_bits = params[3], params[4]
+        p.dleft.cell_bits = p.dleft.remainder_bits + p.dleft.counter_bits
+        p.dleft.max_count = (<uint32_t>1 << p.dleft.counter_bits) - 1
+    elif p.kind == PART_CUCKOO:
+        return cuckoo_set_geometry(&p.cuckoo, params[0], params[1], params[2])
+    elif p.kind == PART_EXACT:
+        p.exact.n_slots, p.exact.arena_bytes = params[0], params[1]
+    else:
+        raise FormatError(f"part {number} is of unknown kind {p.kind}; written by a newer dlbf?")
+
+
 # --- the whole -------------------------------------------------------------------
 
 
@@ -133,14 +196,15 @@ cdef class CompositeCore(FilterCore):
 
     def _load(self):
         """Read the directory of the attached buffer, checking everything that will be trusted."""
-        cdef Composite* c = &self.composite
+        cdef Composite fresh
+        cdef Composite* c = &fresh
         cdef const uint8_t* d
         cdef uint64_t size = self.n_payload_bytes
         cdef uint64_t offset, n_bytes
         cdef uint32_t i, n_parts, role, region
         cdef Part* part
         memset(c, 0, sizeof(Composite))
-        self.tables = []
+        tables = []
         self._check_all()
         d = self.data
         if size < DIRECTORY_BYTES:
@@ -151,26 +215,34 @@ cdef class CompositeCore(FilterCore):
             raise FormatError("the directory of a learned filter makes no sense; build it again")
         if DIRECTORY_BYTES + <uint64_t>n_parts * PART_BYTES > size:
             raise FormatError(f"{n_parts} parts do not fit {size} bytes; the filter is cut")
+        if load64(d + AT_UNSTORED) >> MAX_UNSTORED_BITS:
+            raise FormatError(f"{load64(d + AT_UNSTORED)} keys without a filter make no sense; build it again")
         c.hides_score = load32(d + 8) & 1
         for i in range(<uint32_t>MAX_REGIONS):
             c.thresholds[i] = <int32_t>load32(d + AT_THRESHOLDS + 4 * i)
             if 0 < i < c.n_regions - 1 and c.thresholds[i] < c.thresholds[i - 1]:
                 raise FormatError("the thresholds of a learned filter must ascend; build it again")
+            if i + 1 >= c.n_regions and c.thresholds[i] != 0:
+                raise FormatError("a threshold without a region; written by a newer dlbf?")
         for i in range(11):
             self.model_params[i] = load64(d + AT_MODEL_PARAMS + 8 * i)
+        ranges = [(0, DIRECTORY_BYTES + n_parts * PART_BYTES)]
         offset, n_bytes = load64(d + AT_MODEL), load64(d + AT_MODEL + 8)
         if offset > size or n_bytes > size - offset:
             raise FormatError("the model lies outside of the filter; build it again")
+        ranges.append((offset, offset + n_bytes))
         model_open(&c.model, d + offset, n_bytes, self.model_params)
         if c.n_regions > 1 and c.model.kind == MODEL_NONE:
             raise FormatError("several regions and no model; build the filter again")
         offset, n_bytes = load64(d + AT_PLAN), load64(d + AT_PLAN + 8)
         if offset > size or n_bytes > size - offset:
             raise FormatError("the plan lies outside of the filter; build it again")
+        ranges.append((offset, offset + n_bytes))
+        shared = {}
         for i in range(n_parts):
             d = self.data + DIRECTORY_BYTES + i * PART_BYTES
             role, region = load32(d), load32(d + 4)
-            if role > 2 or region >= c.n_regions:
+            if role > 2 or region >= c.n_regions or (role == 0 and region) or load32(d + 12):
                 raise FormatError(f"part {i} has role {role} in region {region} of {c.n_regions}")
             if role == 0:
                 part = &c.initial
@@ -187,37 +259,28 @@ cdef class CompositeCore(FilterCore):
             if offset > size or n_bytes > size - offset:
                 raise FormatError(f"part {i} lies outside of the filter; build it again")
             part.data = self.data + offset
+            part.n_bytes = n_bytes
             part.filter_id = load64(d + 32)
             params = tuple([load64(d + 40 + 8 * j) for j in range(5)])
             # The class of that kind knows what its parameters may be and how many bytes they need.
             if self._part_bytes(part.kind, params) != n_bytes:
                 raise FormatError(f"part {i} has {n_bytes} bytes, its parameters call for another number")
-            self._set_part(i, role, region, params)
-
-    def _set_part(self, uint32_t number, uint32_t role, uint32_t region, params):
-        cdef Composite* c = &self.composite
-        cdef Part* p = &c.initial if role == 0 else (&c.member[region] if role == 1 else &c.deleted[region])
-        if p.kind == PART_BITS or p.kind == PART_COUNTERS:
-            p.cells.n_cells, p.cells.n_hashes, p.cells.block_cells = params[0], params[1], params[2]
-            p.cells.n_blocks = p.cells.n_cells // p.cells.block_cells if p.cells.block_cells else 1
-            p.cells.log2_bits = {1: 0, 2: 1, 4: 2, 8: 3}[params[3]]
-            p.cells.max_count = (1 << <int>params[3]) - 1
-        elif p.kind == PART_DELETABLE:
-            p.deletable.cells.n_cells, p.deletable.cells.n_hashes = params[0], params[1]
-            p.deletable.cells.n_blocks = p.deletable.cells.max_count = 1
-            p.deletable.n_regions = params[2]
-            p.deletable.region_cells = (p.deletable.cells.n_cells + p.deletable.n_regions - 1) // p.deletable.n_regions
-        elif p.kind == PART_DLEFT:
-            p.dleft.n_tables, p.dleft.n_buckets, p.dleft.bucket_cells = params[0], params[1], params[2]
-            p.dleft.remainder_bits, p.dleft.counter_bits = params[3], params[4]
-            p.dleft.cell_bits = p.dleft.remainder_bits + p.dleft.counter_bits
-            p.dleft.max_count = (<uint32_t>1 << p.dleft.counter_bits) - 1
-        elif p.kind == PART_CUCKOO:
-            self.tables.append(cuckoo_set_geometry(&p.cuckoo, params[0], params[1], params[2]))
-        elif p.kind == PART_EXACT:
-            p.exact.n_slots, p.exact.arena_bytes = params[0], params[1]
-        else:
-            raise FormatError(f"part {number} is of unknown kind {p.kind}; written by a newer dlbf?")
+            # One array for several regions: everything but the number of hashes agrees.
+            same = (role, part.kind, n_bytes, part.filter_id, params[0], params[2:])
+            if role == 1 and part.kind in (PART_BITS, PART_COUNTERS) and shared.get(offset) == same:
+                pass
+            else:
+                ranges.append((offset, offset + n_bytes))
+            shared[offset] = same
+            tables.append(part_open(part, i, params))
+        ranges = sorted([pair for pair in ranges if pair[0] < pair[1]])
+        for before, after in zip(ranges, ranges[1:]):
+            if before[1] > after[0]:
+                raise FormatError(
+                    f"bytes {after[0]} to {before[1]} of a learned filter have two meanings; build it again"
+                )
+        self.tables = tables
+        self.composite = fresh
 
     def _part_bytes(self, kind, params):
         """Bytes that a part of that kind with those parameters has; the Python class knows."""
@@ -226,12 +289,81 @@ cdef class CompositeCore(FilterCore):
     @property
     def _unstored(self):
         """Keys held by no filter because their region lets everything pass."""
+        self._need_open()
         return load64(self.data + AT_UNSTORED)
 
-    # --- leaves
+    # --- the buffer as a whole
 
-    cdef int _region(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
-        return composite_region(&self.composite, h, key, n)
+    def _lock(self):
+        """Be the only one at work on the filter until ``_unlock``; the owner must not ask it anything."""
+        gate_write(&self.gate)
+
+    def _unlock(self):
+        gate_write_done(&self.gate)
+
+    def _raw(self):
+        """The buffer itself, all of it checked; whoever writes to it holds the lock."""
+        self._need_open()
+        self._check_all()
+        view = memoryview(self.owner).cast("B")
+        return view if self.writable else view.toreadonly()
+
+    def _wipe(self):
+        """Zero every part and the counts; directory, model and plan stay."""
+        cdef Composite* c = &self.composite
+        cdef uint32_t r
+        self._need_writable()
+        gate_write(&self.gate)
+        try:
+            self._need_open()
+            with nogil:
+                if c.has_initial:
+                    memset(c.initial.data, 0, c.initial.n_bytes)
+                for r in range(c.n_regions):
+                    if c.member[r].kind != PART_ALL:
+                        memset(c.member[r].data, 0, c.member[r].n_bytes)
+                    if c.deleted[r].kind != PART_ALL:
+                        memset(c.deleted[r].data, 0, c.deleted[r].n_bytes)
+                store64(self.data + AT_UNSTORED, 0)
+            self.n_items = 0
+        finally:
+            gate_write_done(&self.gate)
+
+    def _pour(self, CompositeCore target):
+        """Copy the contents of all parts to an empty filter with the same parts, its exact sets perhaps larger."""
+        cdef Composite* c = &self.composite
+        cdef Composite* t = &target.composite
+        cdef uint32_t r
+        cdef bint fits
+        self._need_open()
+        target._need_writable()
+        fits = c.n_regions == t.n_regions and part_pour(&c.initial, &t.initial)
+        for r in range(c.n_regions):
+            fits = fits and part_pour(&c.member[r], &t.member[r]) and part_pour(&c.deleted[r], &t.deleted[r])
+        if not fits:
+            raise AssertionError("a learned filter poured into one that does not fit")
+        store64(target.data + AT_UNSTORED, load64(self.data + AT_UNSTORED))
+        target.n_items = self.n_items
+
+    def _adopt(self, buffer):
+        """Go on in another buffer, which holds the same keys; called under ``_lock``."""
+        cdef Py_buffer view
+        cdef Py_buffer old = self.view
+        self._need_writable()
+        before = self.owner
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        self.view, self.owner = view, buffer
+        self.data, self.n_payload_bytes = <uint8_t*>view.buf, view.len
+        try:
+            self._load()
+        except BaseException:
+            self.view, self.owner = old, before
+            self.data, self.n_payload_bytes = <uint8_t*>old.buf, old.len
+            PyBuffer_Release(&view)
+            raise
+        PyBuffer_Release(&old)
+
+    # --- leaves
 
     cdef bint _contains(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
         cdef const Composite* c = &self.composite
@@ -277,51 +409,59 @@ cdef class CompositeCore(FilterCore):
         cdef Composite* c = &self.composite
         cdef uint32_t r = composite_region(c, h, key, n)
         cdef Part* gone = &c.deleted[r]
+        cdef Part* member = &c.member[r]
+        cdef Part* first = member
+        cdef Part* second = &c.initial
         if gone.kind != PART_ALL and part_contains(gone, h, key, n):
             if gone.kind == PART_BITS:
                 # The deleted set cannot forget: the key would be stored and answered "absent".
                 return -1
-            if part_contains(&c.member[r], h, key, n):
-                # Still a member: it only has to leave the deleted set.
-                part_remove(gone, h, key, n)
-                self.n_items += 1
+            if part_contains(member, h, key, n) and part_remove(gone, h, key, n):
+                # Still a member: it only had to leave the deleted set.
+                self._counted(member, 1)
                 return 1
             # Never a member, so its place among the deleted is a collision: a false negative that stays.
-        if c.has_initial and not part_add(&c.initial, h, key, n):
+        if c.has_initial and part_may_be_full(&c.initial):
+            # Taking a key back out of a table leaves no trace, out of counters it may (they saturate): tables first.
+            first, second = second, first
+        if not part_add(first, h, key, n):
             return 0
-        if not part_add(&c.member[r], h, key, n):
-            if c.has_initial:
-                part_remove(&c.initial, h, key, n)
+        if not part_add(second, h, key, n):
+            part_remove(first, h, key, n)
             return 0
-        if c.member[r].kind == PART_ALL:
-            store64(self.data + AT_UNSTORED, load64(self.data + AT_UNSTORED) + 1)
-        self.n_items += 1
+        self._counted(member, 1)
         return 1
 
     cdef int _remove(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
         cdef Composite* c = &self.composite
         cdef uint32_t r
-        cdef uint64_t unstored
+        cdef Part* member
         if not self._contains(h, key, n):
             return KEY_ABSENT
         r = composite_region(c, h, key, n)
+        member = &c.member[r]
         if c.deleted[r].kind != PART_ALL:
             if not part_add(&c.deleted[r], h, key, n):
                 return KEY_NO_ROOM
         else:
-            if c.has_initial and not part_remove(&c.initial, h, key, n):
+            # "No" here means that a cell which the key needs twice was counted once: it was never added.
+            if not part_remove(&c.initial, h, key, n):
                 return KEY_ABSENT
-            if not part_remove(&c.member[r], h, key, n):
-                if c.has_initial:
-                    part_add(&c.initial, h, key, n)
+            if not part_remove(member, h, key, n):
+                part_add(&c.initial, h, key, n)
                 return KEY_ABSENT
-            if c.member[r].kind == PART_ALL:
-                unstored = load64(self.data + AT_UNSTORED)
-                if unstored:
-                    store64(self.data + AT_UNSTORED, unstored - 1)
-        if self.n_items:
-            self.n_items -= 1
+        self._counted(member, -1)
         return KEY_MAYBE if self._contains(h, key, n) else KEY_REMOVED
+
+    cdef void _counted(self, const Part* member, int change) noexcept nogil:
+        """Count one key more or less; never below zero, whatever a caller removes."""
+        cdef uint64_t unstored
+        if change > 0 or self.n_items:
+            self.n_items += change
+        if member.kind == PART_ALL:
+            unstored = load64(self.data + AT_UNSTORED)
+            if change > 0 or unstored:
+                store64(self.data + AT_UNSTORED, unstored + change)
 
     cdef void _prefetch(self, uint64_t h) noexcept nogil:
         if self.composite.has_initial:
@@ -338,11 +478,16 @@ cdef class CompositeCore(FilterCore):
         while reader.next_chunk():
             block = np.empty(reader.chunk.n, dtype=np.uint8)
             view = block
-            with nogil:
-                self._hash_chunk(&reader.chunk, hashes)
-                for i in range(reader.chunk.n):
-                    view[i] = <uint8_t>composite_region(
-                        &self.composite, hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i]
-                    )
+            gate_read(&self.gate)
+            try:
+                self._need_open()
+                with nogil:
+                    self._hash_chunk(&reader.chunk, hashes)
+                    for i in range(reader.chunk.n):
+                        view[i] = <uint8_t>composite_region(
+                            &self.composite, hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i]
+                        )
+            finally:
+                gate_read_done(&self.gate)
             blocks.append(block)
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.uint8)

@@ -34,6 +34,7 @@ __all__ = ["Part", "assemble", "build_parts", "composite_bytes", "part_bytes", "
 DIRECTORY = struct.Struct("<IIII16i11QQQQQQ")
 PART = struct.Struct("<IIIIQQQ5Q")
 ALIGN = 64
+AT_MODEL_PARAMS = 80
 
 INITIAL, MEMBER, DELETED = 0, 1, 2
 
@@ -178,9 +179,9 @@ def build_parts(plan: Plan, key_counts: Sequence[int], headroom: float) -> list[
     return parts
 
 
-def composite_bytes(parts: Sequence[Part], model: Model) -> int:
+def composite_bytes(parts: Sequence[Part], model_bytes: int) -> int:
     """Bytes of an assembled composite without its explanatory text."""
-    return sum(_rounded(n) for n in (DIRECTORY.size + PART.size * len(parts), model.nbytes, *(p.nbytes for p in parts)))
+    return sum(_rounded(n) for n in (DIRECTORY.size + PART.size * len(parts), model_bytes, *(p.nbytes for p in parts)))
 
 
 def _rounded(n_bytes: int) -> int:
@@ -189,7 +190,7 @@ def _rounded(n_bytes: int) -> int:
 
 def assemble(
     parts: Sequence[Part], thresholds: Sequence[int], model: Model, hides_score: bool, explanation: dict[str, Any]
-) -> memoryview:
+) -> Any:
     """An empty composite: directory, model, plan, and zeroed parts."""
     text = json.dumps(explanation, separators=(",", ":"), allow_nan=False).encode()
     model_payload = bytes(model.payload)
@@ -202,13 +203,13 @@ def assemble(
         return start
 
     model_at = place(len(model_payload))
-    plan_at = place(len(text))
-    # Tables read eight bytes at a time, so the model must not be the last thing in the buffer.
     offsets: list[int] = []
     for part in parts:
         shared = part.shares_with
         offsets.append(place(part.nbytes) if shared is None else offsets[shared])
-    payload = aligned_zeros(-(-at // 8) * 8 + 8)
+    plan_at = place(len(text))
+    buffer = aligned_zeros(-(-at // 8) * 8 + 8)
+    payload = memoryview(buffer)
     edges = list(thresholds) + [0] * (16 - len(thresholds))
     model_params = (*model.params, model._label)
     payload[: DIRECTORY.size] = DIRECTORY.pack(
@@ -233,4 +234,4 @@ def assemble(
         )
     payload[model_at : model_at + len(model_payload)] = model_payload
     payload[plan_at : plan_at + len(text)] = text
-    return payload
+    return buffer

@@ -84,7 +84,8 @@ def evaluate(filter_: "LearnedFilter", negatives: Iterable[Any], deleted: Iterab
     fpr = Rate(int(answers.sum()), len(answers), plan.fpr)
     if deleted is None:
         return Evaluation(fpr)
-    keys = read_keys(deleted)
+    # Once each: removing a key twice would take another with it.
+    keys = list(dict.fromkeys(read_keys(deleted)))
     found = filter_.contains_many(keys)
     fnr = Rate(int((~found).sum()), len(keys), plan.fnr)
     if not filter_.deletable:
@@ -92,4 +93,4 @@ def evaluate(filter_: "LearnedFilter", negatives: Iterable[Any], deleted: Iterab
     copy = filter_.copy()
     copy.remove_many(keys)
     gone = ~copy.contains_many(keys)
-    return Evaluation(fpr, fnr, Rate(int(gone.sum()), len(keys), plan.deletability))
+    return Evaluation(fpr, fnr, Rate(int(gone.sum()), len(keys), filter_._predicted_deletability(keys)))

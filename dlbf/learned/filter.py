@@ -3,18 +3,36 @@
 import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from dlbf import format
-from dlbf.errors import FilterFullError, FormatError, NotDeletableError, ReinsertionError
+from dlbf.errors import ChecksumError, FilterFullError, FormatError, NotDeletableError, ReinsertionError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count, float_to_param
-from dlbf.filters.exact import ExactSet
+from dlbf.filters.exact import ENTRY_BYTES, ExactSet
+from dlbf.filters.tables import WORD_BITS
 from dlbf.kernels.composite import CompositeCore
-from dlbf.learned.assembly import CLASSES, DELETED, DIRECTORY, PART, Part, assemble, part_bytes, part_fpr
+from dlbf.learned.assembly import (
+    AT_MODEL_PARAMS,
+    CLASSES,
+    DELETED,
+    DIRECTORY,
+    INITIAL,
+    MEMBER,
+    PART,
+    Part,
+    assemble,
+    composite_bytes,
+    part_bytes,
+    part_fpr,
+)
 from dlbf.learned.evaluation import Evaluation, evaluate
 from dlbf.learned.explanation import Explanation
 from dlbf.models import Model
-from dlbf.theory import Design, get_design
+from dlbf.theory import get_design
+from dlbf.theory.rates import cuckoo_bucket_bits
 
 __all__ = ["LearnedFilter"]
 
@@ -39,8 +57,12 @@ class LearnedFilter(CompositeCore, Filter):
     KIND = format.KIND_LEARNED
     PARAMS = ("payload_bytes",)
 
+    __hash__ = None  # type: ignore[assignment]
+
     _plan: Explanation
     _model: Model | None = None
+    _layout: tuple[tuple[Part, int, int], ...] = ()  # parts with their offsets and sizes in bytes
+    _n_bytes: int = 0
 
     def __init__(self) -> None:
         raise TypeError("make a LearnedFilter with LearnedFilter.fit(keys, negatives, fpr=0.01)")
@@ -152,14 +174,6 @@ class LearnedFilter(CompositeCore, Filter):
         self._model = model
         return self
 
-    def _take_parts(self, other: "LearnedFilter") -> None:
-        """Copy the contents of a filter with the same parts."""
-        mine, theirs = self._payload(), other._payload()
-        for (_, offset, n_bytes), (_, their_offset, _) in zip(self._parts(), other._parts(), strict=True):
-            mine[offset : offset + n_bytes] = theirs[their_offset : their_offset + n_bytes]
-        mine[DIRECTORY.size - 8 : DIRECTORY.size] = theirs[DIRECTORY.size - 8 : DIRECTORY.size]
-        self._set_items(len(other))
-
     # --- opening
 
     @classmethod
@@ -167,22 +181,43 @@ class LearnedFilter(CompositeCore, Filter):
         return check_count("payload_bytes", params[3], DIRECTORY.size, MAX_PAYLOAD_BYTES)
 
     def _apply(self, params: tuple[int, ...]) -> None:
-        self._load()
-        payload = self._payload()
-        head = DIRECTORY.unpack_from(payload)
-        plan_at, n_plan = head[-3], head[-2]
         try:
-            self._plan = Explanation.from_dict(json.loads(bytes(payload[plan_at : plan_at + n_plan])))
+            self._load()
+            self._read_directory()
+            self._check_exact_sets()
+        except BaseException:
+            # Whoever maps the file wants to unmap it now, while the traceback still holds this object.
+            self._detach()
+            raise
+
+    def _read_directory(self) -> None:
+        """What Python needs of the directory; the kernel has checked that it is sound."""
+        payload = self._raw()
+        head = DIRECTORY.unpack_from(payload)
+        model_bytes, plan_at, n_plan_bytes = head[-4], head[-3], head[-2]
+        try:
+            self._plan = Explanation.from_dict(json.loads(bytes(payload[plan_at : plan_at + n_plan_bytes])))
             get_design(self._plan.design)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise FormatError(f"the plan of a learned filter cannot be read ({error}); build it again") from None
-        for part, offset, n_bytes in self._parts():
+        if len(self._plan.regions) != head[0]:
+            raise FormatError(f"a plan of {len(self._plan.regions)} regions in a filter of {head[0]}; build it again")
+        found: list[tuple[Part, int, int]] = []
+        at: dict[int, int] = {}
+        for number in range(head[1]):
+            role, region, kind, _, offset, n_bytes, filter_id, *own = PART.unpack_from(
+                payload, DIRECTORY.size + PART.size * number
+            )
+            found.append((Part(role, region, kind, filter_id, tuple(own), at.get(offset)), offset, n_bytes))
+            at.setdefault(offset, number)
+        self._layout = tuple(found)
+        self._n_bytes = composite_bytes([part for part, _, _ in found], model_bytes)
+
+    def _check_exact_sets(self) -> None:
+        """Offsets in an exact set are followed only after all of them have been looked at."""
+        for number, (part, _, _) in enumerate(self._layout):
             if part.kind == format.KIND_EXACT:
-                # Offsets in an exact set are followed only after all of them have been looked at.
-                probe = ExactSet.__new__(ExactSet)
-                probe._attach(payload[offset : offset + n_bytes], None, 0, 0)
-                probe._set_geometry(*part.params[:2])
-                probe._set_items(int.from_bytes(payload[offset : offset + 8], "little"))
+                probe = self._part_filter(number)
                 sound = probe._is_sound()
                 probe._detach()
                 if not sound:
@@ -194,17 +229,29 @@ class LearnedFilter(CompositeCore, Filter):
         except ValueError as error:
             raise FormatError(f"impossible part of a learned filter: {error}") from None
 
-    def _parts(self) -> list[tuple[Part, int, int]]:
-        """The parts with their offsets and sizes, as the directory has them."""
-        payload = self._payload()
-        n_parts = int.from_bytes(payload[4:8], "little")
-        found = []
-        for number in range(n_parts):
-            role, region, kind, _, offset, n_bytes, filter_id, *params = PART.unpack_from(
-                payload, DIRECTORY.size + PART.size * number
-            )
-            found.append((Part(role, region, kind, filter_id, tuple(params)), offset, n_bytes))
-        return found
+    def _part_filter(self, number: int, payload: memoryview | None = None) -> Any:
+        """A filter of the part's class over its bytes, here or in the payload of an equal filter."""
+        part, offset, n_bytes = self._layout[number]
+        buffer = (self._raw() if payload is None else payload)[offset : offset + n_bytes]
+        cls = CLASSES[part.kind]
+        params = (0, 0, part.filter_id, *part.params[: len(cls.PARAMS)])
+        made = cls.__new__(cls)
+        n_items = int.from_bytes(buffer[:8], "little") if part.kind == format.KIND_EXACT else 0
+        made._open(params, buffer, n_items, self._secret)
+        return made
+
+    def _recovered_count(self, where: str) -> int:
+        for part, _, _ in self._layout:
+            if part.kind == format.KIND_EXACT:
+                raise ChecksumError(
+                    f"{where}: was being written and not closed; an exact set may be half changed. Build it again"
+                )
+            if part.kind == format.KIND_CUCKOO and cuckoo_bucket_bits(*part.params[1:3]) > WORD_BITS:
+                raise ChecksumError(
+                    f"{where}: was being written and not closed; buckets of this size change in more than one step, so a "
+                    "kill may have left one half changed. Build it again"
+                )
+        return self.approximate_count()
 
     # --- what it is
 
@@ -222,7 +269,7 @@ class LearnedFilter(CompositeCore, Filter):
     def model(self) -> Model:
         """The compiled model (kind ``"none"`` if learning did not pay)."""
         if self._model is None:
-            payload = self._payload()
+            payload = self._raw()
             head = DIRECTORY.unpack_from(payload)
             params, at, n_bytes = head[20:31], head[31], head[32]
             self._model = Model(params, bytes(payload[at : at + n_bytes]))
@@ -236,24 +283,7 @@ class LearnedFilter(CompositeCore, Filter):
     @property
     def nbytes(self) -> int:
         """Bytes of model, filters and directory; the explanatory text in the file is not counted."""
-        if not self.n_payload_bytes:
-            return 0
-        head = DIRECTORY.unpack_from(self._payload())
-        return int(self.n_payload_bytes) - head[-2]
-
-    def _header(self, flags: int = 0, sums_checksum: int = 0) -> format.Header:
-        header = super()._header(flags, sums_checksum)
-        values = {name: getattr(header, name) for name in header.__dataclass_fields__}
-        values["n_payload_bytes"] = self.n_payload_bytes
-        return format.Header(**values)
-
-    def copy(self) -> "LearnedFilter":
-        """An independent filter with the same contents, in memory and writable."""
-        own = aligned_zeros(self.n_payload_bytes)
-        own[:] = self._payload()
-        other = type(self).__new__(type(self))
-        other._open(self._params, own, len(self), self._secret)
-        return other
+        return 0 if self.closed else self._n_bytes
 
     @property
     def false_negatives(self) -> bool:
@@ -271,8 +301,26 @@ class LearnedFilter(CompositeCore, Filter):
         return len(self) / self.capacity if self.capacity else math.nan
 
     def approximate_count(self) -> int:
-        """Number of keys: what was added less what was removed."""
-        return len(self)
+        """Number of keys, estimated from the contents alone; less what the deleted sets hold."""
+        total = float(self._unstored)
+        for number, (part, _, _) in enumerate(self._layout):
+            if part.role == INITIAL or part.shares_with is not None:
+                continue
+            inside = self._part_filter(number)
+            n_keys = float(inside.approximate_count())
+            inside._detach()
+            if part.role == DELETED:
+                # What is deleted from a region without a filter was taken off when it was deleted.
+                total -= n_keys if self._plan.regions[part.region].base != "all" else 0
+                continue
+            sharers = [p for p, _, _ in self._layout if p.role == MEMBER]
+            if any(p.shares_with is not None for p in sharers):
+                # One array: its estimate is for one number of hashes, and keys of other regions have others.
+                share = {p.region: self._plan.regions[p.region].key_share for p in sharers}
+                hashes = sum(share[p.region] * p.params[1] for p in sharers) / max(1e-9, sum(share.values()))
+                n_keys *= part.params[1] / max(1e-9, hashes)
+            total += n_keys
+        return max(0, round(total))
 
     @property
     def expected_fpr(self) -> float:
@@ -291,7 +339,8 @@ class LearnedFilter(CompositeCore, Filter):
         negatives : iterable of keys
             Absent keys that were not used to fit.
         deleted : iterable of keys, optional
-            Keys that are in the filter; they are removed from a copy to measure deletability and false negatives.
+            Keys that are in the filter; they are removed from a copy to measure deletability and false negatives.  What
+            is predicted beside it is for the keys that then remain: removing many at once makes each easier to forget.
 
         Returns
         -------
@@ -300,10 +349,22 @@ class LearnedFilter(CompositeCore, Filter):
         """
         return evaluate(self, negatives, deleted)
 
-    # --- changing
+    def _predicted_deletability(self, deleted: list[bytes]) -> float:
+        """Share of these keys that will answer "absent" once all of them are removed."""
+        parts = [part for part, _, _ in self._layout]
+        told = any(part.role == DELETED for part in parts)
+        if not deleted or told or any(part.kind == format.KIND_DELETABLE for part in parts):
+            return self._plan.deletability
+        n_regions = len(self._plan.regions)
+        gone = np.bincount(self._regions_many(deleted), minlength=n_regions)
+        left = [
+            max(0, round(region.key_share * len(self)) - int(n))
+            for region, n in zip(self._plan.regions, gone, strict=True)
+        ]
+        initial, members = predicted_rates(parts, left)
+        return 1 - float(gone @ (initial * np.array(members))) / len(deleted)
 
-    def _design(self) -> Design:
-        return get_design(self.design)
+    # --- changing
 
     def _need_deletable(self) -> None:
         if not self.deletable:
@@ -335,113 +396,106 @@ class LearnedFilter(CompositeCore, Filter):
             "collides with) one of them; use lbf-3cbf or auto where keys come back"
         )
 
-    def _make_room(self) -> None:
-        exact = [part for part, _, _ in self._parts() if part.kind == format.KIND_EXACT]
-        if exact and self._file is None and self._grow_exact():
-            return
+    def _make_room(self, n_key_bytes: int) -> None:
+        if self._file is None:
+            self._lock()  # other threads may be changing keys at this moment
+            try:
+                grown = self._grow_exact(n_key_bytes)
+            finally:
+                self._unlock()
+            if grown:
+                return
         raise FilterFullError(
             f"a region of this filter has no room for one more key ({len(self)} stored, planned for {self.capacity}); "
             "nothing was lost. Fit again with headroom= above 1, or on the present keys"
+            + ("; or change a copy in memory, whose set of deleted keys grows" if self._file is not None else "")
         )
 
-    def _grow_exact(self) -> bool:
-        """Double the exact sets that are more than half full; False if none is."""
-        parts = self._parts()
-        payload = self._payload()
-        grown: list[Part] = []
-        contents: list[Any] = []
-        changed = False
-        for part, offset, n_bytes in parts:
-            params = part.params
-            content: Any = payload[offset : offset + n_bytes]
-            if part.kind == format.KIND_EXACT and part.role == DELETED:
-                inside = ExactSet.__new__(ExactSet)
-                inside._attach(content, None, 0, 0)
-                inside._set_geometry(*params[:2])
-                inside_keys = inside._keys()
+    def _grow_exact(self, n_key_bytes: int) -> bool:
+        """Move to a buffer where every exact set has room for such a key; False if they all have already."""
+        needed = (ENTRY_BYTES + n_key_bytes + 3) // 4 * 4
+        parts: list[Part] = []
+        for number, (part, _, _) in enumerate(self._layout):
+            grown = part
+            if part.kind == format.KIND_EXACT:
+                inside = self._part_filter(number)
+                n_slots, arena_bytes = part.params[:2]
+                n_keys, n_used = len(inside), int.from_bytes(self._raw()[self._layout[number][1] + 8 :][:8], "little")
+                live = inside._used_bytes()
                 inside._detach()
-                used = sum(15 + len(key) for key in inside_keys)
-                if 2 * len(inside_keys) >= params[0] or 2 * used >= params[1]:
-                    changed = True
-                    params = (2 * params[0] + 8, max(2 * params[1], 4 * used) + 256, 0, 0, 0)
-                content = inside_keys
-            grown.append(Part(part.role, part.region, part.kind, part.filter_id, params))
-            contents.append(content)
-        if not changed:
+                if 4 * (n_keys + 1) > 3 * n_slots or n_used + needed > arena_bytes:
+                    # Twice what is needed now, so that the cost of moving is spread over as many keys again.
+                    n_slots = max(n_slots, ExactSet._slots_for(2 * (n_keys + 1)))
+                    grown = replace(part, params=(n_slots, 2 * (live + needed), 0, 0, 0))
+            parts.append(grown)
+        if parts == [part for part, _, _ in self._layout]:
             return False
-        head = DIRECTORY.unpack_from(payload)
-        thresholds = head[4 : 4 + head[0] - 1]
-        fresh = assemble(grown, thresholds, self.model, bool(head[2]), self._plan.to_dict())
-        fresh[DIRECTORY.size - 8 : DIRECTORY.size] = payload[DIRECTORY.size - 8 : DIRECTORY.size]
+        head = DIRECTORY.unpack_from(self._raw())
+        buffer = assemble(parts, head[4 : 4 + head[0] - 1], self.model, bool(head[2]), self._plan.to_dict())
+        params = (*self._params[:3], len(buffer))
         other = type(self).__new__(type(self))
-        params = (*self._params[:3], len(fresh))
-        other._open(params, fresh, len(self), self._secret)
-        for (part, offset, n_bytes), content in zip(other._parts(), contents, strict=True):
-            if isinstance(content, list):
-                inside = ExactSet.__new__(ExactSet)
-                inside._attach(fresh[offset : offset + n_bytes], self._secret, 0, part.filter_id)
-                inside._set_geometry(*part.params[:2])
-                inside.update(content)
-                inside._detach()
-            else:
-                fresh[offset : offset + n_bytes] = content
+        other._open(params, buffer, 0, self._secret)
+        self._pour(other)
         other._detach()
-        self._open(params, fresh, len(self), self._secret)
+        self._adopt(buffer)
+        self._params = params
+        self._read_directory()
         return True
-
-    def clear(self) -> None:
-        """Forget every key; model, plan and sizes stay."""
-        parts = self._parts()
-        self._payload()[DIRECTORY.size - 8 : DIRECTORY.size] = bytes(8)
-        for _, offset, n_bytes in parts:
-            self._payload()[offset : offset + n_bytes] = bytes(n_bytes)
-        self._set_items(0)
 
     # --- sets
 
-    def _merge(self, other: "LearnedFilter", union: bool) -> bool | None:
-        """Union of two filters of equal plans: part by part."""
-        mine, theirs = self._parts(), other._parts()
-        seen: set[int] = set()
-        for (part, offset, n_bytes), (_, their_offset, _) in zip(mine, theirs, strict=True):
-            if offset in seen:
-                continue
-            seen.add(offset)
-            kernel = _kernel_over(part, self._payload()[offset : offset + n_bytes])
-            if part.role == DELETED:
-                raise ValueError("filters with deleted sets cannot be united: a key of one may be deleted in the other")
-            fits = kernel._merge(_kernel_over(part, other._payload()[their_offset : their_offset + n_bytes]), True)
-            if fits is False:
-                return False
-        start = DIRECTORY.size - 8
-        total = self._unstored + other._unstored
-        self._payload()[start : DIRECTORY.size] = total.to_bytes(8, "little")
-        return None
+    def _merge(self, other: "LearnedFilter", union: bool) -> bool:
+        """Union of two filters of equal plans, part by part; False, and no change, if one does not fit."""
+        if any(part.role == DELETED for part, _, _ in self._layout):
+            raise ValueError("filters with deleted sets cannot be united: a key of one may be deleted in the other")
+        theirs = other.copy()
+        self._lock()
+        try:
+            mine = self._raw()
+            merged = aligned_zeros(len(mine))
+            merged[:] = mine
+            for number, (part, _, _) in enumerate(self._layout):
+                if part.shares_with is None:
+                    target = self._part_filter(number, merged)
+                    if not target._merge(theirs._part_filter(number), True):
+                        return False
+                    target._detach()
+            start = DIRECTORY.size - 8
+            total = self._unstored + theirs._unstored
+            merged[start : DIRECTORY.size] = np.frombuffer(total.to_bytes(8, "little"), dtype=np.uint8)
+            mine[:] = merged
+            self._add_items(len(theirs))
+        finally:
+            self._unlock()
+        return True
 
     def _differences(self, other: Filter) -> str:
         assert isinstance(other, LearnedFilter)
         parts = []
         if format.hash_identity(self._secret) != format.hash_identity(other._secret):
             parts.append("hash (different secrets, or only one has one)")
-        mine, theirs = self._payload(), other._payload()
         if self.design != other.design:
             parts.append(f"design ({self.design} and {other.design})")
         elif self.model != other.model:
             parts.append("model")
-        elif bytes(mine[:168]) != bytes(theirs[:168]) or [p for p, _, _ in self._parts()] != [
-            p for p, _, _ in other._parts()
-        ]:
+        elif self._geometry() != other._geometry():
             parts.append("geometry (thresholds or sizes of the parts)")
         return ", ".join(parts)
 
+    def _geometry(self) -> tuple[bytes, list[Part]]:
+        """What two filters must have in common beside the model: thresholds and parts."""
+        return bytes(self._raw()[:AT_MODEL_PARAMS]), [part for part, _, _ in self._layout]
 
-def _kernel_over(part: Part, buffer: memoryview) -> Any:
-    """A filter of the part's class over its bytes."""
-    cls = CLASSES[part.kind]
-    made = cls.__new__(cls)
-    made._attach(buffer, None, 0, 0)
-    made._set_geometry(*part.params[: len(cls.PARAMS)])
-    return made
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LearnedFilter):
+            return NotImplemented
+        if self._differences(other):
+            return False
+        mine, theirs = self.copy(), other.copy()  # each at one moment
+        return len(mine) == len(theirs) and all(
+            mine._raw()[at : at + n_bytes] == theirs._raw()[their_at : their_at + n_bytes]
+            for (_, at, n_bytes), (_, their_at, _) in zip(mine._layout, theirs._layout, strict=True)
+        )
 
 
 def predicted_rates(parts: Sequence[Part], key_counts: Sequence[int]) -> tuple[float, list[float]]:

@@ -215,7 +215,7 @@ def _within_budget(
         counts = _count(key_scores, _thresholds(found, edges), len(found.regions))
         parts = build_parts(found, counts, headroom)
         used = model if len(found.regions) > 1 else no_model()
-        cost = 8 * composite_bytes(parts, used) / len(key_scores)
+        cost = 8 * composite_bytes(parts, used.nbytes) / len(key_scores)
         if cost <= budget:
             break
         spend -= 1.2 * (cost - budget)
@@ -410,6 +410,6 @@ def _build(
     report("measuring", 0.5)
     # The text of the plan has grown by what was measured: lay the parts out anew around it.
     final = LearnedFilter._assemble(*arguments, explain(made), capacity, fpr_target, secret)
-    final._take_parts(made)
+    made._pour(final)
     report("done", 1.0)
     return final
