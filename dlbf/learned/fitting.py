@@ -4,6 +4,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -220,7 +221,11 @@ def _within_budget(
             break
         spend -= 1.2 * (cost - budget)
         if spend <= 0:
-            raise ValueError(f"{budget:g} bits per key do not even hold the directory of so few keys")
+            fixed = 8 * composite_bytes([replace(part, shares_with=0) for part in parts], used.nbytes) / len(key_scores)
+            raise ValueError(
+                f"{budget:g} bits per key are too few for {len(key_scores)} keys: directory and model alone take "
+                f"{fixed:.1f}; the smallest budget that could do is {fixed + 1:.1f} bits per key"
+            )
         found = _feasible(design, {**arguments, "bits_per_key": spend})
     return found
 

@@ -22,6 +22,7 @@ __all__ = ["SharedArray", "optimise_shared_array"]
 
 Floats = npt.NDArray[np.float64]
 MAX_HASHES = 64
+NO_KEYS_RATE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,8 @@ def optimise_shared_array(
     if not real.feasible:
         return None
     kept = 1 - deletability if deletability > 0 else math.inf
-    nats = np.array([-math.log(rate) if rate > 0 else 0.0 for rate in real.rates])
+    # A region without keys costs nothing however many hashes it has.
+    nats = np.array([-math.log(max(rate, NO_KEYS_RATE)) for rate in real.rates])
 
     def fill_of(hashes: Floats, budget: float) -> float:
         return -math.expm1(-float(keys @ hashes) * cell_bits / budget) if budget > 0 else 1.0
@@ -85,7 +87,9 @@ def optimise_shared_array(
         if fpr is not None:
             fill = _fill_for(hashes, keys, queries, fpr, kept, adversarial_fpr)
             if fill <= 0:
-                within = queries.sum() <= fpr and keys.sum() <= kept and adversarial_fpr >= 1
+                # An array that nobody writes to rejects whatever is looked up in it.
+                rates = np.where(hashes > 0, 0.0, 1.0)
+                within = queries @ rates <= fpr and keys @ rates <= kept and adversarial_fpr >= 1
                 return (0.0 if within else math.inf), 0.5
             return float(keys @ hashes) * cell_bits / -math.log1p(-fill), fill
         assert bits is not None
