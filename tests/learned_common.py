@@ -25,7 +25,7 @@ def small_model() -> models.Model:
 
 
 def secret_of(design: str) -> bytes | None:
-    return SECRET if DESIGNS[design].keyed else None
+    return SECRET if design in DESIGNS and DESIGNS[design].keyed else None
 
 
 def fit(keys: Any = None, negatives: Any = None, **arguments: Any) -> dlbf.LearnedFilter:
@@ -45,6 +45,14 @@ def fit(keys: Any = None, negatives: Any = None, **arguments: Any) -> dlbf.Learn
 def fitted(design: str, bits_per_key: float = 20.0, **more: Any) -> dlbf.LearnedFilter:
     """A filter of that design holding `KEYS`; copy it before changing it."""
     return fit(design=design, bits_per_key=bits_per_key, **more)
+
+
+@functools.cache
+def with_exact_set() -> tuple[dlbf.LearnedFilter, tuple[bytes, ...]]:
+    """A pddbf whose upper regions keep deleted keys in an exact set, and the keys of those regions."""
+    made = fit(design="pddbf", fpr=0.05, deletability=0.9, deletions=0.02)
+    bases = [region.base for region in made.plan.regions]
+    return made, tuple(key for key, r in zip(KEYS, made.region_of(KEYS), strict=True) if bases[r] == "all")
 
 
 def awkward_keys(n: int = 12) -> list[bytes]:

@@ -301,13 +301,6 @@ cdef class CompositeCore(FilterCore):
     def _unlock(self):
         gate_write_done(&self.gate)
 
-    def _raw(self):
-        """The buffer itself, all of it checked; whoever writes to it holds the lock."""
-        self._need_open()
-        self._check_all()
-        view = memoryview(self.owner).cast("B")
-        return view if self.writable else view.toreadonly()
-
     def _wipe(self):
         """Zero every part and the counts; directory, model and plan stay."""
         cdef Composite* c = &self.composite

@@ -192,7 +192,7 @@ class LearnedFilter(CompositeCore, Filter):
 
     def _read_directory(self) -> None:
         """What Python needs of the directory; the kernel has checked that it is sound."""
-        payload = self._raw()
+        payload = self._payload()
         head = DIRECTORY.unpack_from(payload)
         model_bytes, plan_at, n_plan_bytes = head[-4], head[-3], head[-2]
         try:
@@ -232,7 +232,7 @@ class LearnedFilter(CompositeCore, Filter):
     def _part_filter(self, number: int, payload: memoryview | None = None) -> Any:
         """A filter of the part's class over its bytes, here or in the payload of an equal filter."""
         part, offset, n_bytes = self._layout[number]
-        buffer = (self._raw() if payload is None else payload)[offset : offset + n_bytes]
+        buffer = (self._payload() if payload is None else payload)[offset : offset + n_bytes]
         cls = CLASSES[part.kind]
         params = (0, 0, part.filter_id, *part.params[: len(cls.PARAMS)])
         made = cls.__new__(cls)
@@ -269,7 +269,7 @@ class LearnedFilter(CompositeCore, Filter):
     def model(self) -> Model:
         """The compiled model (kind ``"none"`` if learning did not pay)."""
         if self._model is None:
-            payload = self._raw()
+            payload = self._payload()
             head = DIRECTORY.unpack_from(payload)
             params, at, n_bytes = head[20:31], head[31], head[32]
             self._model = Model(params, bytes(payload[at : at + n_bytes]))
@@ -420,7 +420,7 @@ class LearnedFilter(CompositeCore, Filter):
             if part.kind == format.KIND_EXACT:
                 inside = self._part_filter(number)
                 n_slots, arena_bytes = part.params[:2]
-                n_keys, n_used = len(inside), int.from_bytes(self._raw()[self._layout[number][1] + 8 :][:8], "little")
+                n_keys, n_used = len(inside), int.from_bytes(self._payload()[self._layout[number][1] + 8 :][:8], "little")
                 live = inside._used_bytes()
                 inside._detach()
                 if 4 * (n_keys + 1) > 3 * n_slots or n_used + needed > arena_bytes:
@@ -430,7 +430,7 @@ class LearnedFilter(CompositeCore, Filter):
             parts.append(grown)
         if parts == [part for part, _, _ in self._layout]:
             return False
-        head = DIRECTORY.unpack_from(self._raw())
+        head = DIRECTORY.unpack_from(self._payload())
         buffer = assemble(parts, head[4 : 4 + head[0] - 1], self.model, bool(head[2]), self._plan.to_dict())
         params = (*self._params[:3], len(buffer))
         other = type(self).__new__(type(self))
@@ -451,7 +451,7 @@ class LearnedFilter(CompositeCore, Filter):
         theirs = other.copy()
         self._lock()
         try:
-            mine = self._raw()
+            mine = self._payload()
             merged = aligned_zeros(len(mine))
             merged[:] = mine
             for number, (part, _, _) in enumerate(self._layout):
@@ -484,7 +484,7 @@ class LearnedFilter(CompositeCore, Filter):
 
     def _geometry(self) -> tuple[bytes, list[Part]]:
         """What two filters must have in common beside the model: thresholds and parts."""
-        return bytes(self._raw()[:AT_MODEL_PARAMS]), [part for part, _, _ in self._layout]
+        return bytes(self._payload()[:AT_MODEL_PARAMS]), [part for part, _, _ in self._layout]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LearnedFilter):
@@ -493,7 +493,7 @@ class LearnedFilter(CompositeCore, Filter):
             return False
         mine, theirs = self.copy(), other.copy()  # each at one moment
         return len(mine) == len(theirs) and all(
-            mine._raw()[at : at + n_bytes] == theirs._raw()[their_at : their_at + n_bytes]
+            mine._payload()[at : at + n_bytes] == theirs._payload()[their_at : their_at + n_bytes]
             for (_, at, n_bytes), (_, their_at, _) in zip(mine._layout, theirs._layout, strict=True)
         )
 
