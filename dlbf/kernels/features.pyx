@@ -50,11 +50,11 @@ cdef uint32_t[256] count_log_count      # c * log2(c) with 16 fraction bits, rou
 cdef uint64_t log2_fixed(uint64_t value) noexcept nogil:
     """log2 of 1 .. 2**32 with 16 fraction bits, by repeated squaring: no floating point."""
     cdef uint64_t whole = 0, fraction = 0
-    cdef int bit
+    cdef int _bit
     while (value >> whole) > 1:
         whole += 1
     value = (value << 31) >> whole
-    for bit in range(16):
+    for _bit in range(16):
         value = (value * value) >> 31
         fraction <<= 1
         if value >= <uint64_t>1 << 32:

@@ -115,9 +115,7 @@ class Features:
             return value_rows(packed.data, packed.offsets, rows, self.view, self.split_byte)
         from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
 
-        indices, indptr = ngram_rows(
-            packed.data, packed.offsets, rows, self.order, self.split_byte, self.log2_weights
-        )
+        indices, indptr = ngram_rows(packed.data, packed.offsets, rows, self.order, self.split_byte, self.log2_weights)
         ones = np.ones(len(indices), dtype=np.float32)
         return csr_matrix((ones, indices, indptr), shape=(len(rows), self.n_weights), copy=False)
 

@@ -45,8 +45,14 @@ _ALLOWED: dict[str, frozenset[str]] = {
     "sklearn.ensemble._hist_gradient_boosting.binning": frozenset({"_BinMapper"}),
     "sklearn.preprocessing._label": frozenset({"LabelEncoder"}),
     "sklearn._loss.loss": frozenset({"HalfBinomialLoss", "ExponentialLoss"}),
-    "sklearn._loss._loss": frozenset({"CyHalfBinomialLoss", "CyExponentialLoss", "__pyx_unpickle_CyHalfBinomialLoss",
-                                      "__pyx_unpickle_CyExponentialLoss"}),
+    "sklearn._loss._loss": frozenset(
+        {
+            "CyHalfBinomialLoss",
+            "CyExponentialLoss",
+            "__pyx_unpickle_CyHalfBinomialLoss",
+            "__pyx_unpickle_CyExponentialLoss",
+        }
+    ),
     "sklearn._loss.link": frozenset({"LogitLink", "HalfLogitLink", "Interval"}),
     "sklearn.linear_model._sgd_fast": frozenset({"Log", "Hinge", "ModifiedHuber", "SquaredHinge"}),
     "numpy": frozenset({"ndarray", "dtype", "float64", "float32", "int64", "int32", "uint8", "bool_"}),
@@ -118,13 +124,14 @@ def _check_opcodes(data: bytes | memoryview) -> None:
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(bytes(data))):
             if opcode.name in _FORBIDDEN_OPCODES:
-                raise FormatError(f"the pickle uses the opcode {opcode.name}, which estimators do not need; nothing was run")
+                raise FormatError(
+                    f"the pickle uses the opcode {opcode.name}, which estimators do not need; nothing was run"
+                )
             # An index far beyond what was stored makes the unpickler's memo that large.
             if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument is not None and int(argument) > count:
                 raise FormatError(f"the pickle stores at place {argument} after {count} steps; nothing was run")
-            if opcode.name in ("LONG1", "LONG4", "LONG", "INT") and isinstance(argument, int):
-                if argument.bit_length() > 4096:
-                    raise FormatError(f"the pickle holds a number of {argument.bit_length()} bits; nothing was run")
+            if isinstance(argument, int) and argument.bit_length() > 4096:
+                raise FormatError(f"the pickle holds a number of {argument.bit_length()} bits; nothing was run")
     except FormatError:
         raise
     except Exception as error:
@@ -155,7 +162,9 @@ def open_pickle(data: bytes | bytearray | memoryview, secret: bytes, max_bytes: 
         raise FormatError(f"expected a sealed pickle beginning with {MAGIC!r}, found {raw[:8]!r}")
     _, size, tag = _HEAD.unpack_from(raw)
     if size > max_bytes:
-        raise FormatError(f"the pickle has {size} bytes, at most {max_bytes} are accepted; raise max_bytes= if you trust it")
+        raise FormatError(
+            f"the pickle has {size} bytes, at most {max_bytes} are accepted; raise max_bytes= if you trust it"
+        )
     if size != len(raw) - _HEAD.size:
         raise FormatError(f"expected {size} bytes of pickle, found {len(raw) - _HEAD.size}; it was cut or appended to")
     if not hmac.compare_digest(tag, _tag(raw[:16], raw[_HEAD.size :], secret)):

@@ -30,6 +30,10 @@ MIN_STEPS = 1_000_000
 # A model must save this share of the bits, or it is not worth its time.
 MIN_SAVING = 0.01
 TREE_LEAVES = 16
+TREE_ROWS = 60_000
+# What ``auto`` spends on a candidate before it decides which to fit on everything.
+SCREEN_ROWS = 50_000
+SCREEN_EPOCHS = 3
 MEASURED_ROWS = 200_000
 
 
@@ -106,7 +110,7 @@ def _fit_table(task: _Task, features: Features, max_rows: int, stage: str, epoch
     rows = np.concatenate((positive, negative))
     probe = features.rows(task.packed, positive[:: max(1, len(positive) // 1000)])
     mean_columns = max(1.0, probe.nnz / probe.shape[0])
-    # One step moves a key's score by about eta0 * columns: the rate is set so that it is the same for short and long keys.
+    # One step moves a key's score by about eta0 * columns: the rate is set so that key length does not matter.
     estimator = SGDClassifier(
         loss="log_loss",
         alpha=1e-7,
@@ -163,13 +167,15 @@ def _train_ngram(task: _Task, max_bytes: int, weight_bits: int, features: Featur
     return _best_table(task, estimator, chosen, weight_bits, "ngram")
 
 
-def _train_svm(task: _Task, max_bytes: int, weight_bits: int, features: Features | None) -> tuple[Model, Quality]:
+def _train_svm(
+    task: _Task, max_bytes: int, weight_bits: int, features: Features | None, max_rows: int = 40_000
+) -> tuple[Model, Quality]:
     from sklearn.svm import LinearSVC  # type: ignore[import-untyped]
 
     log2_weights = (max_bytes * 8 // weight_bits).bit_length() - 1
     chosen = features or _table_features(task, max(4, min(24, log2_weights)))
     task.report("fit LinearSVC", 0.0)
-    matrix, labels = _sample_matrix(task, chosen, 40_000)
+    matrix, labels = _sample_matrix(task, chosen, max_rows)
     estimator = LinearSVC(C=0.02, tol=1e-3, max_iter=200, random_state=task.seed)
     _quietly(estimator, matrix, labels)
     task.report("fit LinearSVC", 1.0)
@@ -180,7 +186,7 @@ def _train_svm(task: _Task, max_bytes: int, weight_bits: int, features: Features
 
 
 def _quietly(estimator: Any, matrix: Any, labels: Any) -> None:
-    """Fit without a warning when the iteration limit is reached: held-out negatives judge the result, not convergence."""
+    """Fit without a warning at the iteration limit: held-out negatives judge the result, not convergence."""
     import warnings
 
     from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
@@ -194,16 +200,18 @@ def _value_features(task: _Task, features: Features | None) -> Features:
     return features or Features(task.view, split=task.split)
 
 
-def _train_bayes(task: _Task, features: Features | None) -> tuple[Model, Quality]:
+def _train_bayes(task: _Task, features: Features | None, max_rows: int = 200_000) -> tuple[Model, Quality]:
     from sklearn.naive_bayes import GaussianNB  # type: ignore[import-untyped]
 
     chosen = _value_features(task, features)
-    matrix, labels = _sample_matrix(task, chosen, 200_000)
+    matrix, labels = _sample_matrix(task, chosen, max_rows)
     model = compile(GaussianNB(var_smoothing=1e-6).fit(matrix, labels), chosen)
     return model, task.quality(model)
 
 
-def _train_trees(task: _Task, max_bytes: int, features: Features | None, max_rows: int = 200_000) -> tuple[Model, Quality]:
+def _train_trees(
+    task: _Task, max_bytes: int, features: Features | None, max_rows: int = TREE_ROWS
+) -> tuple[Model, Quality]:
     from sklearn.ensemble import HistGradientBoostingClassifier  # type: ignore[import-untyped]
 
     chosen = _value_features(task, features)
@@ -237,8 +245,14 @@ def _train_auto(task: _Task, max_bytes: int, candidates: list[dict[str, Any]]) -
         nonlocal best
         bits = task.total_bits(quality, model.nbytes)
         candidates.append(
-            {"kind": model.kind, "form": model.form, "nbytes": model.nbytes, "total_bits": bits, "kl": quality.kl,
-             "screened": screened}
+            {
+                "kind": model.kind,
+                "form": model.form,
+                "nbytes": model.nbytes,
+                "total_bits": bits,
+                "kl": quality.kl,
+                "screened": screened,
+            }
         )
         if best is None or bits < best[0]:
             best = bits, model, quality
@@ -246,19 +260,28 @@ def _train_auto(task: _Task, max_bytes: int, candidates: list[dict[str, Any]]) -
 
     largest = max_bytes.bit_length() - 1
     smallest = min(SMALLEST_BYTES.bit_length() - 1, largest)
-    screen_rows = 100_000
     tables: dict[tuple[int, int], float] = {}
-    for log2_weights in range(smallest, largest + 2):
+
+    def try_size(log2_weights: int) -> None:
+        if any(size == log2_weights for size, _ in tables) or not smallest <= log2_weights <= largest + 1:
+            return
         features = _table_features(task, log2_weights)
-        estimator = _fit_table(task, features, screen_rows, f"try {1 << log2_weights} weights", epochs=None)
+        fitted = _fit_table(task, features, SCREEN_ROWS, f"try {1 << log2_weights} weights", SCREEN_EPOCHS)
         for weight_bits in (8, 4):
             if smallest <= log2_weights - (weight_bits == 4) <= largest:
-                model, quality = _best_table(task, estimator, features, weight_bits, "ngram")
-                tables[log2_weights, weight_bits] = consider(model, quality, True)
+                model = compile(fitted, features, weight_bits=weight_bits, kind="ngram")
+                tables[log2_weights, weight_bits] = consider(model, task.quality(model), True)
+
+    # Total bits fall and then rise with the size: try every fourth size, then the neighbours of the best.
+    for log2_weights in range(smallest, largest + 2, 2):
+        try_size(log2_weights)
+    middle = min(tables, key=lambda size: tables[size])[0]
+    try_size(middle - 1)
+    try_size(middle + 1)
     rest: list[Callable[[], tuple[Model, Quality]]] = [
-        lambda: _train_bayes(task, None),
-        lambda: _train_trees(task, min(max_bytes, 2048), None, 20_000),
-        lambda: _train_svm(task, min(max_bytes, 4096), 4, None),
+        lambda: _train_bayes(task, None, 20_000),
+        lambda: _train_trees(task, min(max_bytes, 2048), None, 10_000),
+        lambda: _train_svm(task, min(max_bytes, 4096), 4, None, 10_000),
     ]
     for attempt in rest:
         model, quality = attempt()
@@ -324,14 +347,15 @@ def train(
     max_bytes : int, optional
         The compiled model's size, at most: 8192 by default, 65536 for ``auto``.
     validation : float or iterable of keys
-        Which negatives are held out of training to measure the result: a share of ``negatives``, or negatives of your own
-        (then all of ``negatives`` is learnt from).
+        Which negatives are held out of training to measure the result: a share of ``negatives``, or negatives of
+        your own (then all of ``negatives`` is learnt from).
     fpr, deletability, n_regions : float, float, int
         What the filter behind the model is meant to reach; ``auto`` minimises its bits.
     n_keys : int, optional
         How many keys share the model's bits, if more than ``keys``.
     objective : callable, optional
-        ``objective(quality, n_bytes)`` gives total bits per key instead of the estimate for ``fpr`` and ``deletability``.
+        ``objective(quality, n_bytes)`` gives the total bits per key, instead of the estimate for ``fpr`` and
+        ``deletability``.
     features : Features, optional
         The view to learn from; chosen by looking at the keys by default.
     estimator : object, optional
@@ -419,16 +443,23 @@ def train(
         model, quality = _train_trees(task, size, features)
     model._secret = secret
     model.report.update(
-        n_keys=len(task.key_rows), n_negatives=len(task.train_rows), n_held_out=len(held), candidates=candidates,
-        plain_bits_per_key=task.plain_bits(), total_bits_per_key=task.plain_bits(), quality=quality,
-        kl_float=0.0, kl_integer=0.0,
+        n_keys=len(task.key_rows),
+        n_negatives=len(task.train_rows),
+        n_held_out=len(held),
+        candidates=candidates,
+        plain_bits_per_key=task.plain_bits(),
+        total_bits_per_key=task.plain_bits(),
+        quality=quality,
+        kl_float=0.0,
+        kl_integer=0.0,
     )
     if quality is not None and model.features is not None:
         key_rows = _some(task.key_rows, 50_000, np.random.default_rng(1))
         held_rows = _some(task.held_rows, 50_000, np.random.default_rng(2))
         before = measure(
             float_scores(model.estimator, model.features, task.packed, key_rows),
-            float_scores(model.estimator, model.features, task.packed, held_rows), n_regions,
+            float_scores(model.estimator, model.features, task.packed, held_rows),
+            n_regions,
         )
         after = measure(score_rows(model, task.packed, key_rows), score_rows(model, task.packed, held_rows), n_regions)
         model.report.update(

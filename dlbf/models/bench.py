@@ -1,0 +1,104 @@
+"""How fast a score is, beside one LMDB miss and one row of scikit-learn, measured in turns in one run."""
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dlbf.models.features import Features
+from dlbf.models.model import Model
+
+__all__ = ["bench_models"]
+
+
+def _best(work: dict[str, tuple[Callable[[], Any], int]], rounds: int) -> dict[str, float]:
+    """The best time per item of each piece of work, in nanoseconds; the pieces take turns."""
+    best = dict.fromkeys(work, float("inf"))
+    for _ in range(rounds):
+        for name, (call, n) in work.items():
+            started = time.perf_counter_ns()
+            call()
+            best[name] = min(best[name], (time.perf_counter_ns() - started) / n)
+    return best
+
+
+def bench_models(models: Sequence[Model], keys: Sequence[bytes], *, rounds: int = 15) -> list[dict[str, Any]]:
+    """Time ``score``, ``score_many``, an LMDB miss and ``predict_proba`` on one row.
+
+    Parameters
+    ----------
+    models : sequence of Model
+        Those that still have their estimator are also timed against it.
+    keys : sequence of bytes
+        Some thousand; half of them are stored in a temporary LMDB environment, the others are asked for.
+    rounds : int
+        The best of so many is reported.
+
+    Returns
+    -------
+    list of dict
+        One per model: ``score_ns``, ``score_many_ns``, ``lmdb_miss_ns``, the two ratios to it, and ``predict_ns``.
+
+    Examples
+    --------
+    >>> from dlbf.models import no_model
+    >>> rows = bench_models([no_model()], [b"key %d" % i for i in range(200)], rounds=1)
+    >>> rows[0]["kind"], rows[0]["score_ns"] > 0
+    ('none', True)
+    """
+    import lmdb
+
+    keys = list(keys)
+    half = len(keys) // 2
+    stored, asked = keys[:half], keys[half:]
+    rows = []
+    with tempfile.TemporaryDirectory() as path:
+        environment = lmdb.open(path, map_size=1 << 30, sync=False)
+        with environment.begin(write=True) as transaction:
+            for key in stored:
+                transaction.put(key, b"value")
+
+        def miss() -> None:
+            begin = environment.begin
+            for key in asked:
+                with begin() as transaction:
+                    transaction.get(key)
+
+        for model in models:
+
+            def one(score: Callable[[bytes], int] = model.score) -> None:
+                for key in asked:
+                    score(key)
+
+            many: list[bytes] = asked * (-(-20_000 // len(asked)))
+            work: dict[str, tuple[Callable[[], Any], int]] = {
+                "lmdb_miss_ns": (miss, len(asked)),
+                "score_ns": (one, len(asked)),
+                "score_many_ns": (_many(model, many), len(many)),
+            }
+            estimator, features = model.estimator, model.features
+            if estimator is not None and features is not None:
+                predict = getattr(estimator, "predict_proba", None) or estimator.decision_function
+                work["predict_ns"] = (_one_row(predict, features, asked[0]), 1)
+            best = _best(work, rounds)
+            rows.append(
+                {
+                    "kind": model.kind,
+                    "form": model.form,
+                    "nbytes": model.nbytes,
+                    **best,
+                    "score_ratio": best["score_ns"] / best["lmdb_miss_ns"],
+                    "score_many_ratio": best["score_many_ns"] / best["lmdb_miss_ns"],
+                }
+            )
+        environment.close()
+    return rows
+
+
+def _many(model: Model, keys: list[bytes]) -> Callable[[], Any]:
+    return lambda: model.score_many(keys)
+
+
+def _one_row(predict: Callable[[Any], Any], features: Features, key: bytes) -> Callable[[], Any]:
+    matrix = features.transform([key])
+    return lambda: predict(matrix)
