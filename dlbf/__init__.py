@@ -8,18 +8,36 @@ from dlbf.errors import (
     FormatError,
     ModelMismatchError,
     NotDeletableError,
+    ReadOnlyError,
     StoreError,
     VersionError,
 )
+from dlbf.filters import (
+    BloomFilter,
+    CountingBloomFilter,
+    CuckooFilter,
+    DeletableBloomFilter,
+    DLeftFilter,
+    ExactSet,
+    open_filter,
+)
 
 __all__ = [
+    "BloomFilter",
     "ChecksumError",
+    "CountingBloomFilter",
+    "CuckooFilter",
+    "DLeftFilter",
+    "DeletableBloomFilter",
     "DlbfError",
+    "ExactSet",
     "FilterFullError",
     "FormatError",
     "ModelMismatchError",
     "NotDeletableError",
+    "ReadOnlyError",
     "StoreError",
     "VersionError",
     "__version__",
+    "open_filter",
 ]

@@ -13,6 +13,7 @@ __all__ = [
     "FormatError",
     "ModelMismatchError",
     "NotDeletableError",
+    "ReadOnlyError",
     "StoreError",
     "VersionError",
 ]
@@ -48,3 +49,7 @@ class NotDeletableError(DlbfError, TypeError):
 
 class StoreError(DlbfError):
     """A store that cannot do what was asked; its data is untouched."""
+
+
+class ReadOnlyError(DlbfError, TypeError):
+    """A change asked of a filter that is mapped read-only."""

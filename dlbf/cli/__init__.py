@@ -11,6 +11,7 @@ __all__ = ["main"]
 
 # command -> one line of help; the module is ``dlbf.cli.<command>`` and its click command ``command``.
 COMMANDS = {
+    "demo": "The main job, end to end, on keys made here.",
     "bench": "Measure dlbf beside its peers, same keys, same run.",
 }
 

@@ -1,1 +1,19 @@
 """Base filters: the public set-like classes over the compiled kernels."""
+
+from dlbf.filters.base import Filter
+from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
+from dlbf.filters.deletable import DeletableBloomFilter
+from dlbf.filters.exact import ExactSet
+from dlbf.filters.files import open_filter
+from dlbf.filters.tables import CuckooFilter, DLeftFilter
+
+__all__ = [
+    "BloomFilter",
+    "CountingBloomFilter",
+    "CuckooFilter",
+    "DLeftFilter",
+    "DeletableBloomFilter",
+    "ExactSet",
+    "Filter",
+    "open_filter",
+]

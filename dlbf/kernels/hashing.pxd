@@ -159,6 +159,66 @@ cdef inline uint64_t siphash24(uint64_t k0, uint64_t k1, const uint8_t* data, si
     return v0 ^ v1 ^ v2 ^ v3
 
 
+cdef inline void siphash24_pair(
+    uint64_t k0, uint64_t k1, const uint8_t* a, size_t n_a, const uint8_t* b, size_t n_b, uint64_t* out,
+) noexcept nogil:
+    """Two keys at once: one SipHash is a chain of dependent steps that leaves half of a processor idle."""
+    cdef uint64_t v0 = k0 ^ <uint64_t>0x736F6D6570736575
+    cdef uint64_t v1 = k1 ^ <uint64_t>0x646F72616E646F6D
+    cdef uint64_t v2 = k0 ^ <uint64_t>0x6C7967656E657261
+    cdef uint64_t v3 = k1 ^ <uint64_t>0x7465646279746573
+    cdef uint64_t w0 = v0, w1 = v1, w2 = v2, w3 = v3
+    cdef uint64_t x, y
+    cdef int _round
+    cdef size_t at = 0
+    cdef size_t both = min(n_a, n_b) & ~<size_t>7
+    while at < both:
+        x = load64(a + at)
+        y = load64(b + at)
+        v3 ^= x
+        w3 ^= y
+        sip_round(&v0, &v1, &v2, &v3)
+        sip_round(&w0, &w1, &w2, &w3)
+        sip_round(&v0, &v1, &v2, &v3)
+        sip_round(&w0, &w1, &w2, &w3)
+        v0 ^= x
+        w0 ^= y
+        at += 8
+    both = at
+    while at + 8 <= n_a:
+        x = load64(a + at)
+        v3 ^= x
+        sip_round(&v0, &v1, &v2, &v3)
+        sip_round(&v0, &v1, &v2, &v3)
+        v0 ^= x
+        at += 8
+    at = both
+    while at + 8 <= n_b:
+        y = load64(b + at)
+        w3 ^= y
+        sip_round(&w0, &w1, &w2, &w3)
+        sip_round(&w0, &w1, &w2, &w3)
+        w0 ^= y
+        at += 8
+    x = sip_tail(a, n_a)
+    y = sip_tail(b, n_b)
+    v3 ^= x
+    w3 ^= y
+    sip_round(&v0, &v1, &v2, &v3)
+    sip_round(&w0, &w1, &w2, &w3)
+    sip_round(&v0, &v1, &v2, &v3)
+    sip_round(&w0, &w1, &w2, &w3)
+    v0 ^= x
+    w0 ^= y
+    v2 ^= 0xFF
+    w2 ^= 0xFF
+    for _round in range(4):
+        sip_round(&v0, &v1, &v2, &v3)
+        sip_round(&w0, &w1, &w2, &w3)
+    out[0] = v0 ^ v1 ^ v2 ^ v3
+    out[1] = w0 ^ w1 ^ w2 ^ w3
+
+
 cdef inline uint64_t hash_key(const HashKey* key, const uint8_t* data, size_t n) noexcept nogil:
     if key.kind == HASH_XXH3:
         return xxh3(data, n)

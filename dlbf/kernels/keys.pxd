@@ -13,7 +13,7 @@ from dlbf.kernels.types cimport ArrowArray, ArrowArrayStream, ArrowSchema, uint8
 cdef enum:
     # Keys per chunk: large enough that taking the GIL back is rare, small enough that
     # a chunk of ordinary keys stays in the second-level cache.
-    CHUNK_KEYS = 4096
+    CHUNK_KEYS = 2048
 
 ctypedef struct KeyRef:
     const uint8_t* data

@@ -134,6 +134,10 @@ static inline void dlbf_gate_write_done(dlbf_gate *g) { dlbf_gate_add(&g->state,
 #ifdef Py_GIL_DISABLED
 #define dlbf_gate_read_one(g) dlbf_gate_read(g)
 #define dlbf_gate_read_one_done(g) dlbf_gate_read_done(g)
+static inline int dlbf_gate_try_read(dlbf_gate *g) {
+    int32_t s = dlbf_gate_load(&g->state);
+    return s >= 0 && dlbf_gate_cas(&g->state, s, s + 1);
+}
 #define dlbf_gate_write_one(g) dlbf_gate_write(g)
 #define dlbf_gate_write_one_done(g) dlbf_gate_write_done(g)
 #else
@@ -141,6 +145,7 @@ static inline void dlbf_gate_read_one(dlbf_gate *g) {
     while (dlbf_unlikely(g->state < 0)) dlbf_gate_pause();
 }
 #define dlbf_gate_read_one_done(g) ((void)(g))
+#define dlbf_gate_try_read(g) ((g)->state >= 0)
 static inline void dlbf_gate_write_one(dlbf_gate *g) {
     if (dlbf_unlikely(g->state != 0)) {
         dlbf_gate_add(&g->waiting, 1);

@@ -31,6 +31,7 @@ cdef extern from "portable.h":
     void gate_write "dlbf_gate_write"(Gate* g) noexcept
     void gate_write_done "dlbf_gate_write_done"(Gate* g) noexcept
     void gate_read_one "dlbf_gate_read_one"(Gate* g) noexcept
+    bint gate_try_read "dlbf_gate_try_read"(Gate* g) noexcept
     void gate_read_one_done "dlbf_gate_read_one_done"(Gate* g) noexcept
     void gate_write_one "dlbf_gate_write_one"(Gate* g) noexcept
     void gate_write_one_done "dlbf_gate_write_one_done"(Gate* g) noexcept

@@ -1,0 +1,349 @@
+"""What all public filters share: construction from parameters, bytes, copies, set algebra.
+
+A filter class brings a kernel (``dlbf.kernels``), a table of its parameters and the arithmetic that belongs to
+them.  Parameters are unsigned 64-bit integers; the first three are the same for all filters.
+"""
+
+import math
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dlbf import format
+from dlbf.errors import FilterFullError, FormatError, NotDeletableError
+from dlbf.kernels.core import FilterCore
+
+__all__ = ["Filter", "aligned_zeros"]
+
+COMMON_PARAMS = ("capacity", "fpr", "filter_id")
+# More than any machine's memory, and small enough that no product of two parameters overflows.
+MAX_PAYLOAD_BYTES = 1 << 46
+
+
+def aligned_zeros(n_bytes: int) -> memoryview:
+    """A zeroed, writable buffer that starts on a cache line."""
+    raw = np.zeros(n_bytes + 63, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + n_bytes].data
+
+
+def float_to_param(value: float) -> int:
+    """A float as a parameter: its IEEE 754 bits."""
+    return int.from_bytes(struct.pack("<d", value), "little")
+
+
+def param_to_float(value: int) -> float:
+    """The inverse of :func:`float_to_param`."""
+    (number,) = struct.unpack("<d", value.to_bytes(8, "little"))
+    return float(number)
+
+
+def check_count(name: str, value: Any, least: int, most: int) -> int:
+    """``value`` as an int in [least, most], or an error that says so."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    # 1e6 is how people write a million.
+    if not whole and not (isinstance(value, float) and value.is_integer()):
+        raise TypeError(f"{name} must be a whole number, found {value!r}")
+    number = int(value)
+    if not least <= number <= most:
+        raise ValueError(f"{name} must be between {least} and {most}, found {number}")
+    return number
+
+
+def check_target(capacity: Any, fpr: Any) -> tuple[int, float]:
+    """The usual way to ask for a size: that many keys at that rate."""
+    if capacity is None:
+        raise TypeError("pass capacity= (number of keys) and fpr=, or an exact geometry")
+    capacity = check_count("capacity", capacity, 1, 1 << 42)
+    if isinstance(fpr, bool) or not isinstance(fpr, (int, float, np.floating)):
+        raise TypeError(f"fpr must be a number between 0 and 1, found {fpr!r}")
+    fpr = float(fpr)
+    if not 1e-15 <= fpr < 1:
+        raise ValueError(f"fpr must be at least 1e-15 and below 1, found {fpr!r}")
+    return capacity, fpr
+
+
+class Filter(FilterCore):
+    """Base of the public filter classes; each also derives from a kernel.
+
+    Subclasses define ``KIND``, ``PARAMS`` (names of their own parameters), ``_payload_bytes(params)``, which
+    also checks them, and ``_apply(params)``, which hands them to the kernel.
+    """
+
+    KIND: ClassVar[int]
+    PARAMS: ClassVar[tuple[str, ...]]
+    DELETABLE: ClassVar[bool] = True
+    __hash__ = None  # type: ignore[assignment]
+
+    _params: tuple[int, ...]
+    _secret: bytes | None
+    _file: Any = None  # the file this filter is mapped from, see dlbf.filters.files
+
+    # --- life
+
+    def _create(self, own: tuple[int, ...], capacity: int, fpr: float, secret: bytes | None, filter_id: int) -> None:
+        """Start as an empty filter on a buffer of our own."""
+        params = (capacity, float_to_param(fpr), check_count("filter_id", filter_id, 0, 2**64 - 1), *own)
+        self._open(params, aligned_zeros(self._payload_bytes(params)), 0, secret)
+
+    def _open(
+        self, params: tuple[int, ...], payload: Any, n_items: int, secret: bytes | None, sums: bytes | None = None
+    ) -> None:
+        """Start on a buffer that somebody else owns."""
+        self._attach(payload, secret, n_items, params[2], sums, format.CHUNK_BYTES)
+        self._params = params
+        self._secret = None if secret is None else bytes(secret)
+        self._apply(params)
+
+    @classmethod
+    def _from_payload(
+        cls, header: format.Header, payload: Any, secret: bytes | None, where: str, sums: bytes | None = None
+    ) -> Self:
+        """A filter over ``payload``, whose size is compared with what the parameters say it must be."""
+        if header.kind != cls.KIND:
+            found = format.KIND_NAMES.get(header.kind, f"kind {header.kind}")
+            raise FormatError(f"{where}: expected a {cls.__name__}, found a {found}; dlbf.open_filter takes any")
+        format.check_secret(header, secret)
+        n_params = len(COMMON_PARAMS) + len(cls.PARAMS)
+        params = header.params[:n_params]
+        if any(header.params[n_params:]):
+            raise FormatError(f"{where}: unknown parameters of a {cls.__name__}; written by a newer dlbf?")
+        try:
+            expected = cls._payload_bytes(params)
+        except ValueError as error:
+            raise FormatError(f"{where}: impossible parameters: {error}") from None
+        if expected != header.n_payload_bytes:
+            raise FormatError(
+                f"{where}: parameters call for {expected} payload bytes, the header says {header.n_payload_bytes}"
+            )
+        self = cls.__new__(cls)
+        self._open(params, payload, header.n_items, secret, sums)
+        self._check_opened(where)
+        return self
+
+    def _check_opened(self, where: str) -> None:
+        """For kernels that must look at their contents before they can trust them."""
+
+    @classmethod
+    def _payload_bytes(cls, params: tuple[int, ...]) -> int:
+        raise NotImplementedError
+
+    def _apply(self, params: tuple[int, ...]) -> None:
+        raise NotImplementedError
+
+    def _merge(self, other: Any, union: bool) -> bool | None:
+        """Take in the contents of ``other``; False if they do not fit."""
+        raise NotImplementedError
+
+    def _param(self, name: str) -> int:
+        return self._params[(COMMON_PARAMS + self.PARAMS).index(name)]
+
+    def close(self) -> None:
+        """Let go of the buffer and, for a mapped file, write it back and close it; later use raises ValueError."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close(self)
+        self._detach()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self.close()
+
+    # --- what it is
+
+    @property
+    def capacity(self) -> int | None:
+        """Number of keys it was planned for, None if its geometry was given."""
+        return self._params[0] or None
+
+    @property
+    def fpr_target(self) -> float | None:
+        """The false-positive rate it was planned for, None if its geometry was given."""
+        return param_to_float(self._params[1]) or None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the filter itself."""
+        return int(self.n_payload_bytes)
+
+    @property
+    def bits_per_key(self) -> float:
+        """``nbytes`` in bits, per key stored now (NaN while it is empty)."""
+        return 8 * self.nbytes / len(self) if len(self) else math.nan
+
+    @property
+    def fill(self) -> float:
+        """Share of the filter's cells or slots in use."""
+        raise NotImplementedError
+
+    def approximate_count(self) -> int:
+        """Number of keys, estimated from the contents alone."""
+        raise NotImplementedError
+
+    @property
+    def expected_fpr(self) -> float:
+        """False-positive rate that theory gives for as many keys as are stored now."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if not self.nbytes:
+            return f"<{name}, closed>"
+        keyed = ", keyed" if self._secret is not None else ""
+        return f"<{name}: {len(self)} keys, {self.nbytes} bytes{keyed}>"
+
+    # --- bytes
+
+    def _header(self, flags: int = 0, sums_checksum: int = 0) -> format.Header:
+        hash_kind, key_check = format.hash_identity(self._secret)
+        return format.Header(
+            kind=self.KIND,
+            n_payload_bytes=self.nbytes,
+            params=self._params,
+            n_items=len(self),
+            hash_kind=hash_kind,
+            key_check=key_check,
+            flags=flags,
+            sums_checksum=sums_checksum,
+        )
+
+    def to_bytes(self) -> bytes:
+        """The whole filter as bytes, in the format of :mod:`dlbf.format`.  The secret is not part of them."""
+        payload = self._payload()
+        return format.pack(self._header(), payload)
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview, secret: bytes | None = None) -> Self:
+        """The filter that :meth:`to_bytes` made; the bytes are copied.
+
+        Raises
+        ------
+        FormatError, ChecksumError, VersionError
+            If the bytes are not a whole, unchanged filter of this class.
+        ValueError
+            If ``secret`` is not the one it was made with.
+        """
+        header, payload = format.unpack(data)
+        own = aligned_zeros(len(payload))
+        own[:] = payload
+        return cls._from_payload(header, own, secret, "data")
+
+    def save(self, path: str | Path) -> None:
+        """Write the filter to a file, whole or not at all; an existing file is replaced.
+
+        Open it again with :func:`dlbf.open_filter`.
+        """
+        from dlbf.filters.files import write_file
+
+        write_file(Path(path), self.to_bytes())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pickle holds the secret too: without it the copy could not answer.
+        return _from_bytes, (type(self), self.to_bytes(), self._secret)
+
+    # --- sets
+
+    def copy(self) -> Self:
+        """An independent filter with the same contents, in memory and writable."""
+        own = aligned_zeros(self.nbytes)
+        own[:] = self._payload()
+        other = type(self).__new__(type(self))
+        other._open(self._params, own, len(self), self._secret)
+        return other
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self.copy()
+
+    def clear(self) -> None:
+        """Forget every key; size and secret stay."""
+        self._wipe()
+
+    def _differences(self, other: "Filter") -> str:
+        """Which of the things that must be equal to combine two filters are not."""
+        names = COMMON_PARAMS + self.PARAMS
+        # What a filter was planned for is a remark, not geometry.
+        parts = [
+            f"{name} ({mine} and {theirs})"
+            for name, mine, theirs in zip(names[2:], self._params[2:], other._params[2:], strict=True)
+            if mine != theirs
+        ]
+        if format.hash_identity(self._secret) != format.hash_identity(other._secret):
+            parts.append("hash (different secrets, or only one has one)")
+        return ", ".join(parts)
+
+    def _combined(self, other: "Filter", union: bool) -> Self:
+        if parts := self._differences(other):
+            raise ValueError(
+                f"these filters cannot be combined; they differ in {parts}. Build both with the same values"
+            )
+        result = self.copy()
+        if result._merge(other, union) is False:
+            raise FilterFullError(
+                f"the union of {len(self)} and {len(other)} keys does not fit; both filters are unchanged. "
+                "Build a larger filter from the keys"
+            )
+        result._set_items(len(self) + len(other) if union else min(len(self), len(other), result.approximate_count()))
+        return result
+
+    def __or__(self, other: object) -> Self:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._combined(other, True)
+
+    def __ior__(self, other: object) -> Self:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._become(self._combined(other, True))
+
+    def _become(self, other: Self) -> Self:
+        self._payload()[:] = other._payload()
+        self._set_items(len(other))
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return (
+            not self._differences(other)
+            and len(self) == len(other)
+            and bytes(self._payload()) == bytes(other._payload())
+        )
+
+
+def _from_bytes(cls: type[Filter], data: bytes, secret: bytes | None) -> Filter:
+    return cls.from_bytes(data, secret)
+
+
+class NotDeletable(Filter):
+    """Mixin for filters that cannot forget: the removing methods say so."""
+
+    DELETABLE = False
+
+    def _refuse(self) -> NotDeletableError:
+        return NotDeletableError(
+            f"a {type(self).__name__} cannot remove keys; use CuckooFilter (smallest), CountingBloomFilter, "
+            "DLeftFilter or DeletableBloomFilter"
+        )
+
+    def remove(self, key: Any) -> bool:
+        """Always raises NotDeletableError."""
+        raise self._refuse()
+
+    def discard(self, key: Any) -> bool:
+        """Always raises NotDeletableError."""
+        raise self._refuse()
+
+    def remove_many(self, keys: Iterable[Any]) -> Any:
+        """Always raises NotDeletableError."""
+        raise self._refuse()

@@ -1,0 +1,109 @@
+"""An exact set of keys with the face of a filter."""
+
+from dlbf import format
+from dlbf.errors import FormatError
+from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count
+from dlbf.kernels.exact import ExactCore
+
+__all__ = ["ExactSet"]
+
+HEAD_BYTES = 16
+MEAN_KEY_BYTES = 32  # a first guess for the arena; it grows
+
+
+class ExactSet(ExactCore, Filter):
+    """A set of keys in one flat buffer: no false positives, and a key is in it once or not at all.
+
+    Parameters
+    ----------
+    capacity : int
+        Number of keys to make room for; it grows by itself while it owns its buffer.
+    secret, filter_id
+        As for :class:`dlbf.BloomFilter`.
+
+    Examples
+    --------
+    >>> s = ExactSet()
+    >>> s.update([b"a", b"b", b"a"]); len(s), b"a" in s, b"c" in s
+    (2, True, False)
+    >>> s.remove(b"a"), sorted(s)
+    (True, [b'b'])
+    """
+
+    KIND = format.KIND_EXACT
+    PARAMS = ("n_slots", "arena_bytes")
+
+    def __init__(self, capacity: int = 16, *, secret: bytes | None = None, filter_id: int = 0) -> None:
+        capacity = check_count("capacity", capacity, 1, 1 << 40)
+        self._create((self._slots_for(capacity), capacity * MEAN_KEY_BYTES), capacity, 0.0, secret, filter_id)
+
+    @staticmethod
+    def _slots_for(n_keys: int) -> int:
+        # One slot in four stays free.
+        return max(8, n_keys * 3 // 2 + 1)
+
+    @classmethod
+    def _payload_bytes(cls, params: tuple[int, ...]) -> int:
+        n_slots, arena_bytes = params[3:]
+        check_count("n_slots", n_slots, 2, MAX_PAYLOAD_BYTES // 8)
+        check_count("arena_bytes", arena_bytes, 0, MAX_PAYLOAD_BYTES)
+        return HEAD_BYTES + 8 * n_slots + arena_bytes
+
+    def _apply(self, params: tuple[int, ...]) -> None:
+        self._set_geometry(*params[3:])
+
+    def _check_opened(self, where: str) -> None:
+        # Slots are offsets: followed only after all of them have been looked at.
+        self._check_all()
+        if not self._is_sound():
+            raise FormatError(f"{where}: the table of an ExactSet points outside of itself; build it again")
+
+    def _make_room(self) -> None:
+        if self._file is not None:
+            super()._make_room()
+        keys = self._keys()
+        arena = sum(12 + len(key) + 3 for key in keys)
+        n_slots = self._slots_for(2 * (len(keys) + 1))
+        old_arena = self._param("arena_bytes")
+        own = (n_slots, max(2 * arena, old_arena if 2 * arena < old_arena else 2 * old_arena, 256))
+        params = (*self._params[:3], *own)
+        grown = type(self).__new__(type(self))
+        grown._open(params, aligned_zeros(self._payload_bytes(params)), 0, self._secret)
+        grown.update(keys)
+        self._open(params, grown._payload(), len(grown), self._secret)
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        """The keys, in no particular order."""
+        return iter(self._keys())
+
+    def _differences(self, other: Filter) -> str:
+        # Sets of any size may be combined; only the hash must agree.
+        hashes = format.hash_identity(self._secret) == format.hash_identity(other._secret)
+        return "" if hashes and self.filter_id == other.filter_id else "hash (secret or filter_id)"
+
+    def _merge(self, other: "ExactSet", union: bool) -> None:
+        self.update(other._keys())
+
+    def _combined(self, other: Filter, union: bool) -> "ExactSet":
+        result = super()._combined(other, union)
+        result._set_items(len(result._keys()))
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return not self._differences(other) and set(self._keys()) == set(other._keys())
+
+    @property
+    def fill(self) -> float:
+        """Share of slots in use."""
+        return len(self) / self._param("n_slots")
+
+    def approximate_count(self) -> int:
+        """Number of keys (exact)."""
+        return len(self)
+
+    @property
+    def expected_fpr(self) -> float:
+        """Zero."""
+        return 0.0

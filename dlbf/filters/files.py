@@ -1,0 +1,201 @@
+"""Filters in files: written whole, mapped for reading or for writing.
+
+Only this module touches the disk.  A file mapped with ``mode="r"`` is checked chunk by chunk as it is touched;
+``mode="r+"`` checks all of it once, marks it as open, and writes fresh sums when it is closed.
+"""
+
+import atexit
+import contextlib
+import mmap
+import os
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dlbf import format
+from dlbf.errors import ChecksumError, DlbfError, FormatError
+from dlbf.filters.base import Filter
+from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
+from dlbf.filters.deletable import DeletableBloomFilter
+from dlbf.filters.exact import ExactSet
+from dlbf.filters.tables import CuckooFilter, DLeftFilter
+from dlbf.kernels.hashing import checksum64
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: files are not locked there
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["open_filter", "write_file"]
+
+CLASSES: dict[int, type[Filter]] = {
+    cls.KIND: cls
+    for cls in (BloomFilter, CountingBloomFilter, DeletableBloomFilter, DLeftFilter, CuckooFilter, ExactSet)
+}
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data``: a reader, or a crash, sees the old file or the new one, never a part."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
+        Path(name).chmod(mode & 0o7777)
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+class MappedFile:
+    """An open, mapped, locked filter file."""
+
+    def __init__(self, path: Path, mode: str) -> None:
+        self.path = path
+        self.writable = mode == "r+"
+        self.file: BinaryIO = path.open("r+b" if self.writable else "rb")
+        try:
+            self._lock()
+            size = os.fstat(self.file.fileno()).st_size
+            if size < format.HEADER_BYTES:
+                raise FormatError(
+                    f"{path}: expected {format.HEADER_BYTES} bytes or more, found {size}; the file is cut"
+                )
+            access = mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ
+            self.map = mmap.mmap(self.file.fileno(), 0, access=access)
+        except BaseException:
+            self.file.close()
+            raise
+        self.view = memoryview(self.map)
+        self.payload = self.view
+
+    def _lock(self) -> None:
+        if fcntl is None:
+            return
+        kind = fcntl.LOCK_EX if self.writable else fcntl.LOCK_SH
+        try:
+            fcntl.flock(self.file.fileno(), kind | fcntl.LOCK_NB)
+        except OSError:
+            other = "in use" if self.writable else "being written"
+            raise DlbfError(f"{self.path}: {other} by another filter object or process; close it there first") from None
+
+    def mark_open(self, header: format.Header) -> None:
+        """Say on disk that the sums no longer hold, before the first change can."""
+        self._write_header(header, format.FLAG_OPEN_FOR_WRITING, header.sums_checksum)
+        self.map.flush(0, mmap.PAGESIZE)
+
+    def _write_header(self, header: format.Header, flags: int, sums_checksum: int) -> None:
+        values = {name: getattr(header, name) for name in header.__dataclass_fields__}
+        values.update(flags=flags, sums_checksum=sums_checksum)
+        self.view[: format.HEADER_BYTES] = format.write_header(format.Header(**values))
+
+    def flush(self, filter_: Filter, flags: int) -> None:
+        """Write fresh sums, the count, and the flag; contents first, so that a valid header means valid contents."""
+        sums = format.chunk_sums(self.payload)
+        self.view[format.layout(len(self.payload)).sums] = sums
+        self.map.flush()
+        self._write_header(filter_._header(), flags, checksum64(sums))
+        self.map.flush()
+
+    def close(self, filter_: Filter | None) -> None:
+        """Write back if writable and a filter is there to write, unmap, unlock."""
+        if self.writable and filter_ is not None:
+            self.flush(filter_, 0)
+        if filter_ is not None:
+            filter_._detach()
+        self.payload.release()
+        self.view.release()
+        self.map.close()
+        self.file.close()
+
+
+def _close_at_exit(reference: "weakref.ref[Filter]") -> None:
+    filter_ = reference()
+    if filter_ is not None:
+        filter_.close()
+
+
+def open_filter(
+    path: str | os.PathLike[str], mode: str = "r", *, secret: bytes | None = None, recover: bool = False
+) -> Any:
+    """Map a saved filter.
+
+    Parameters
+    ----------
+    path : path
+        A file written by ``filter.save``.
+    mode : {"r", "r+"}
+        ``"r"``: read-only and usable at once, whatever its size; each 16 KiB are checked against their sum when first
+        touched.  ``"r+"``: changes go to the file; the whole file is checked now and summed again by ``close()``.
+    secret : bytes, optional
+        The secret it was made with, if any.
+    recover : bool
+        Accept, in mode ``"r+"``, a file that was being written when its process died.  Safe after a killed process;
+        after a power cut the contents may be anything.
+
+    Returns
+    -------
+    The filter, of the class it was saved from.  ``close()`` it, or use it in a ``with`` statement.
+
+    Raises
+    ------
+    FileNotFoundError
+    FormatError, ChecksumError, VersionError
+        If the file is not a whole, unchanged filter.
+    DlbfError
+        If somebody else has it open in a way that excludes this one.
+    """
+    if mode not in ("r", "r+"):
+        raise ValueError(f"mode must be 'r' or 'r+', found {mode!r}; to make a new file use filter.save(path)")
+    if recover and mode != "r+":
+        raise ValueError("recover=True needs mode='r+': it writes fresh checksums")
+    path = Path(path)
+    file = MappedFile(path, mode)
+    filter_: Filter | None = None
+    try:
+        where = str(path)
+        header = format.read_header(file.view, where)
+        if header.kind not in CLASSES:
+            found = format.KIND_NAMES.get(header.kind, f"kind {header.kind}")
+            raise FormatError(f"{where}: expected a filter, found a {found}")
+        cls = CLASSES[header.kind]
+        file.payload = file.view[format.layout(header.n_payload_bytes).payload]
+        abandoned = bool(header.flags & format.FLAG_OPEN_FOR_WRITING)
+        if recover and abandoned:
+            filter_ = cls._from_payload(header, file.payload, secret, where)
+            filter_._set_items(filter_.approximate_count())
+        else:
+            sums = format.read_sums(file.view, header, where)
+            if file.writable:
+                if format.chunk_sums(file.payload) != sums:
+                    raise ChecksumError(f"{where}: contents do not match their checksums; restore it or build it again")
+                filter_ = cls._from_payload(header, file.payload, secret, where)
+            else:
+                filter_ = cls._from_payload(header, file.payload, secret, where, sums)
+        if file.writable:
+            file.mark_open(header)
+    except BaseException:
+        if filter_ is not None:
+            filter_._detach()
+        file.close(None)
+        raise
+    filter_._file = file
+    atexit.register(_close_at_exit, weakref.ref(filter_))
+    return filter_

@@ -1,0 +1,205 @@
+"""Filters that keep fingerprints in tables: cuckoo and d-left."""
+
+from typing import Any
+
+from dlbf import format
+from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, check_count, check_target
+from dlbf.kernels.cuckoo import CuckooCore
+from dlbf.kernels.dleft import DLeftCore
+from dlbf.theory.rates import (
+    BUCKET_SLOTS,
+    MAX_PREFIXES,
+    MAX_SUFFIX_BITS,
+    CuckooGeometry,
+    DLeftGeometry,
+    cuckoo_bucket_bits,
+    cuckoo_fpr,
+    cuckoo_geometry,
+    dleft_fpr,
+    dleft_geometry,
+)
+
+__all__ = ["CuckooFilter", "DLeftFilter"]
+
+PADDING_BYTES = 8  # bit fields are read eight bytes at a time
+
+
+class CuckooFilter(CuckooCore, Filter):
+    """The smallest deletable filter: fingerprints in sorted buckets, 9.2 bits per key at 1 %.
+
+    Parameters
+    ----------
+    capacity, fpr, secret, filter_id
+        As for :class:`dlbf.BloomFilter`.
+    buckets, prefixes, suffix_bits : int
+        Exact geometry: buckets of four; fingerprints of ``prefixes * 2**suffix_bits - 1`` values.
+
+    Notes
+    -----
+    A table takes its capacity and little more; then ``add`` raises :class:`dlbf.FilterFullError` and nothing
+    has changed.  One key can be in it up to eight times.  Remove only keys that were added: removing another
+    key with the same fingerprint removes the stored one.
+
+    Examples
+    --------
+    >>> f = CuckooFilter(1000, 0.01)
+    >>> f.update([b"a", b"b"]); f.remove(b"a"), b"a" in f, b"b" in f
+    (True, False, True)
+    """
+
+    KIND = format.KIND_CUCKOO
+    PARAMS = ("n_buckets", "n_prefixes", "suffix_bits")
+
+    def __init__(
+        self,
+        capacity: int | None = None,
+        fpr: float = 0.01,
+        *,
+        buckets: int | None = None,
+        prefixes: int = 16,
+        suffix_bits: int | None = None,
+        secret: bytes | None = None,
+        filter_id: int = 0,
+    ) -> None:
+        if buckets is None and suffix_bits is None:
+            capacity, fpr = check_target(capacity, fpr)
+            geometry = cuckoo_geometry(capacity, fpr)
+        elif capacity is not None or buckets is None or suffix_bits is None:
+            raise TypeError("pass either capacity and fpr, or both buckets= and suffix_bits=, not a mixture")
+        else:
+            geometry = CuckooGeometry(
+                check_count("buckets", buckets, 1, 1 << 40),
+                check_count("prefixes", prefixes, 2, MAX_PREFIXES),
+                check_count("suffix_bits", suffix_bits, 0, MAX_SUFFIX_BITS),
+            )
+            capacity, fpr = 0, 0.0
+        self._create(geometry, capacity, fpr, secret, filter_id)
+
+    @classmethod
+    def _payload_bytes(cls, params: tuple[int, ...]) -> int:
+        n_buckets, n_prefixes, suffix_bits = params[3:]
+        check_count("n_buckets", n_buckets, 1, 1 << 40)
+        check_count("n_prefixes", n_prefixes, 2, MAX_PREFIXES)
+        check_count("suffix_bits", suffix_bits, 0, MAX_SUFFIX_BITS)
+        return -(-n_buckets * cuckoo_bucket_bits(n_prefixes, suffix_bits) // 8) + PADDING_BYTES
+
+    def _apply(self, params: tuple[int, ...]) -> None:
+        self._set_geometry(*params[3:])
+
+    @property
+    def geometry(self) -> CuckooGeometry:
+        """Buckets, prefixes, suffix bits."""
+        return CuckooGeometry(*self._params[3:])
+
+    @property
+    def fill(self) -> float:
+        """Share of slots in use."""
+        return float(self._occupied()) / (BUCKET_SLOTS * self.geometry.n_buckets)
+
+    def approximate_count(self) -> int:
+        """Number of fingerprints stored (exact)."""
+        return int(self._occupied())
+
+    @property
+    def expected_fpr(self) -> float:
+        """False-positive rate that theory gives for as many keys as are stored now."""
+        return cuckoo_fpr(len(self), *self.geometry)
+
+    def count(self, key: Any) -> int:
+        """How many fingerprints equal to the key's are where the key's would be."""
+        return int(self._count_one(key))
+
+
+class DLeftFilter(DLeftCore, Filter):
+    """A d-left counting filter: half the bits of counters, and keys may be added many times.
+
+    Parameters
+    ----------
+    capacity, fpr, secret, filter_id
+        As for :class:`dlbf.BloomFilter`.
+    counter_bits : int
+        Bits of a counter, 1 to 8; one that reaches its maximum stays there.
+    buckets, remainder_bits : int
+        Exact geometry, with ``tables`` subtables of ``buckets`` buckets of ``cells`` cells.
+
+    Notes
+    -----
+    A full table raises :class:`dlbf.FilterFullError` and nothing has changed.
+
+    Examples
+    --------
+    >>> f = DLeftFilter(1000, 0.01)
+    >>> f.update([b"a", b"a", b"b"]); f.count(b"a"), f.remove(b"b"), b"b" in f
+    (2, True, False)
+    """
+
+    KIND = format.KIND_DLEFT
+    PARAMS = ("n_tables", "n_buckets", "bucket_cells", "remainder_bits", "counter_bits")
+
+    def __init__(
+        self,
+        capacity: int | None = None,
+        fpr: float = 0.01,
+        *,
+        counter_bits: int = 2,
+        tables: int = 4,
+        buckets: int | None = None,
+        cells: int = 8,
+        remainder_bits: int | None = None,
+        secret: bytes | None = None,
+        filter_id: int = 0,
+    ) -> None:
+        counter_bits = check_count("counter_bits", counter_bits, 1, 8)
+        if buckets is None and remainder_bits is None:
+            capacity, fpr = check_target(capacity, fpr)
+            geometry = dleft_geometry(capacity, fpr, counter_bits)
+        elif capacity is not None or buckets is None or remainder_bits is None:
+            raise TypeError("pass either capacity and fpr, or both buckets= and remainder_bits=, not a mixture")
+        else:
+            geometry = DLeftGeometry(tables, buckets, cells, remainder_bits, counter_bits)
+            self._check_geometry(geometry)
+            capacity, fpr = 0, 0.0
+        self._create(geometry, capacity, fpr, secret, filter_id)
+
+    @staticmethod
+    def _check_geometry(geometry: DLeftGeometry) -> None:
+        check_count("tables", geometry.n_tables, 1, 8)
+        check_count("buckets", geometry.n_buckets, 1, 1 << 38)
+        check_count("cells", geometry.bucket_cells, 1, 64)
+        check_count("remainder_bits", geometry.remainder_bits, 1, 24)
+        check_count("counter_bits", geometry.counter_bits, 1, 8)
+
+    @classmethod
+    def _payload_bytes(cls, params: tuple[int, ...]) -> int:
+        geometry = DLeftGeometry(*params[3:])
+        cls._check_geometry(geometry)
+        cells = geometry.n_tables * geometry.n_buckets * geometry.bucket_cells
+        n_bytes = -(-cells * (geometry.remainder_bits + geometry.counter_bits) // 8) + PADDING_BYTES
+        return check_count("payload bytes", n_bytes, 1, MAX_PAYLOAD_BYTES)
+
+    def _apply(self, params: tuple[int, ...]) -> None:
+        self._set_geometry(*params[3:])
+
+    @property
+    def geometry(self) -> DLeftGeometry:
+        """Subtables, buckets, cells, remainder bits, counter bits."""
+        return DLeftGeometry(*self._params[3:])
+
+    @property
+    def fill(self) -> float:
+        """Share of cells in use."""
+        geometry = self.geometry
+        return float(self._occupied()[0]) / (geometry.n_tables * geometry.n_buckets * geometry.bucket_cells)
+
+    def approximate_count(self) -> int:
+        """The sum of all counters: exact until one saturates."""
+        return int(self._occupied()[1])
+
+    @property
+    def expected_fpr(self) -> float:
+        """False-positive rate that theory gives for as many keys as are stored now."""
+        return dleft_fpr(len(self), self.geometry)
+
+    def count(self, key: Any) -> int:
+        """How often the key was added, at most, up to the counters' maximum."""
+        return int(self._count_one(key))

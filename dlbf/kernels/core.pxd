@@ -1,0 +1,60 @@
+"""The filter every kernel derives from: a flat buffer it does not own, a hash, and the entry points.
+
+A kernel fills in the leaves below.  Contract of the leaves:
+
+* they get a key's hash (already separated by filter id) and, for exact sets, the key itself;
+* they trust their input and never fail; ``_add`` answers 0 when there is no room and then has
+  changed nothing; ``_remove`` answers ``KEY_ABSENT`` when the key is certainly not there and then has
+  changed nothing;
+* they run without the GIL, readers beside readers, a writer alone (the gate sees to that).
+"""
+
+from cpython.buffer cimport Py_buffer
+
+from dlbf.kernels.hashing cimport HashKey
+from dlbf.kernels.keys cimport KeyChunk
+from dlbf.kernels.types cimport Gate, int8_t, uint8_t, uint64_t
+
+cdef enum:
+    KEY_ABSENT = -1     # certainly was not there; nothing changed
+    KEY_MAYBE = 0       # removed, but the filter still answers "maybe"
+    KEY_REMOVED = 1     # removed, and the filter now answers "absent"
+
+cdef enum:
+    # Most places in the payload that one query looks at.
+    MAX_PLACES = 256
+
+
+cdef class FilterCore:
+    cdef object __weakref__
+    cdef object owner
+    cdef Py_buffer view
+    cdef bint has_view
+    cdef bint writable
+    cdef uint8_t* data
+    cdef readonly Py_ssize_t n_payload_bytes
+    cdef HashKey hash_key
+    cdef readonly uint64_t filter_id
+    cdef uint64_t n_items
+    cdef Gate gate
+    # Chunks of a mapped file are checked when first touched.
+    cdef object sums
+    cdef object checked
+    cdef Py_ssize_t n_unchecked
+    cdef Py_ssize_t sum_chunk_bytes
+
+    cdef bint _contains(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil
+    cdef int _add(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil
+    cdef int _remove(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil
+    cdef uint64_t _count(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil
+    cdef void _prefetch(self, uint64_t h) noexcept nogil
+    cdef int _places(self, uint64_t h, uint64_t* out) noexcept nogil
+    cdef void _contains_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil
+
+    cdef void _hash_chunk(self, const KeyChunk* chunk, uint64_t* out) noexcept nogil
+    cdef uint64_t _hash_one(self, key) except? 0
+    cdef bint _contains_other(self, key) except -1
+    cdef int _check_places(self, uint64_t h) except -1
+    cdef int _check_chunk(self, Py_ssize_t i) except -1
+    cdef int _need_open(self) except -1
+    cdef int _need_writable(self) except -1

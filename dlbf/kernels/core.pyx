@@ -1,0 +1,458 @@
+"""Entry points shared by all kernels: one key, batches, and the checking of mapped files.
+
+Threads: any number of readers, or one writer.  Operations on one key hold the GIL; batches release
+it chunk by chunk and pass a gate, so a reader never sees half of a change.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+
+from libc.string cimport memset
+
+from dlbf.kernels.hashing cimport hash_chunk, hash_for_filter, hash_key, hash_key_from, xxh3
+from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open
+from dlbf.kernels.types cimport (
+    gate_read, gate_read_done, gate_read_one, gate_read_one_done, gate_write, gate_write_done, gate_write_one,
+    gate_try_read, gate_write_one_done, likely, load64, unlikely,
+)
+
+import numpy as np
+
+from dlbf.errors import ChecksumError, FilterFullError, ReadOnlyError
+
+cdef enum:
+    # Keys between a prefetch and the probe it is for.
+    AHEAD = 16
+
+
+cdef class FilterCore:
+    """A filter over a flat buffer; see the public classes in ``dlbf.filters``."""
+
+    def __cinit__(self, *args, **kwargs):
+        self.has_view = False
+        self.data = NULL
+        self.n_unchecked = 0
+        self.gate.state = 0
+        self.gate.waiting = 0
+        self.n_items = 0
+        self.filter_id = 0
+
+    def __dealloc__(self):
+        if self.has_view:
+            PyBuffer_Release(&self.view)
+
+    # --- the buffer
+
+    def _attach(self, buffer, secret, uint64_t n_items, uint64_t filter_id, sums=None, Py_ssize_t chunk_bytes=0):
+        """Work on ``buffer`` from now on.
+
+        With ``sums`` (the chunk sums of a mapped file) each chunk is checked before its first use.
+        """
+        cdef Py_buffer view
+        cdef bint writable = True
+        cdef HashKey key = hash_key_from(secret)
+        try:
+            PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        except BufferError:
+            writable = False
+            PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        self._detach()
+        self.view = view
+        self.has_view = True
+        self.writable = writable and sums is None
+        self.owner = buffer
+        self.data = <uint8_t*>view.buf
+        self.n_payload_bytes = view.len
+        self.hash_key = key
+        self.filter_id = filter_id
+        self.n_items = n_items
+        if sums is not None:
+            self.sums = bytes(sums)
+            self.sum_chunk_bytes = chunk_bytes
+            self.n_unchecked = (view.len + chunk_bytes - 1) // chunk_bytes
+            self.checked = bytearray(self.n_unchecked)
+
+    def _detach(self):
+        """Let go of the buffer; every later operation raises ValueError."""
+        if self.has_view:
+            gate_write(&self.gate)
+            PyBuffer_Release(&self.view)
+            self.has_view = False
+            self.data = NULL
+            gate_write_done(&self.gate)
+        self.owner = None
+        self.sums = None
+        self.checked = None
+        self.n_unchecked = 0
+
+    def _payload(self):
+        """The buffer as a memoryview, all of it checked."""
+        self._need_open()
+        self._check_all()
+        view = memoryview(self.owner).cast("B")
+        return view if self.writable else view.toreadonly()
+
+    def _wipe(self):
+        """Zero the buffer and the count."""
+        self._need_writable()
+        gate_write(&self.gate)
+        with nogil:
+            memset(self.data, 0, self.n_payload_bytes)
+        self.n_items = 0
+        gate_write_done(&self.gate)
+
+    def _set_items(self, uint64_t n_items):
+        self.n_items = n_items
+
+    cdef int _need_open(self) except -1:
+        if unlikely(self.data == NULL):
+            raise ValueError("this filter is closed")
+        return 0
+
+    cdef int _need_writable(self) except -1:
+        if unlikely(not self.writable):
+            self._need_open()
+            raise ReadOnlyError(
+                "this filter is mapped read-only; open it with mode='r+', or change a copy (filter.copy())"
+            )
+        return 0
+
+    @property
+    def is_writable(self):
+        """Whether keys can be added: False for a file mapped with ``mode="r"``."""
+        return bool(self.writable)
+
+    # --- checking what is mapped
+
+    cdef int _check_chunk(self, Py_ssize_t i) except -1:
+        cdef uint8_t* checked = <uint8_t*>PyByteArray_AS_STRING(self.checked)
+        cdef Py_ssize_t start = i * self.sum_chunk_bytes
+        cdef const uint8_t* sums = <const uint8_t*><char*>(<bytes>self.sums)
+        if checked[i]:
+            return 0
+        if xxh3(self.data + start, min(self.sum_chunk_bytes, self.n_payload_bytes - start)) != load64(sums + 8 * i):
+            raise ChecksumError(
+                f"chunk {i} of the mapped filter does not match its checksum; restore the file or build it again"
+            )
+        checked[i] = 1
+        self.n_unchecked -= 1
+        return 0
+
+    cdef int _check_places(self, uint64_t h) except -1:
+        cdef uint64_t places[MAX_PLACES]
+        cdef int i, n
+        n = self._places(h, places)
+        if n < 0:
+            self._check_all()
+        for i in range(n):
+            self._check_chunk(places[i] // self.sum_chunk_bytes)
+        return 0
+
+    def _check_all(self):
+        """Check every chunk of a mapped file that has not been checked yet."""
+        cdef Py_ssize_t i
+        self._need_open()
+        if self.n_unchecked:
+            for i in range(len(self.checked)):
+                self._check_chunk(i)
+
+    # --- leaves, filled in by the kernels
+
+    cdef bint _contains(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
+        return True
+
+    cdef int _add(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
+        return 0
+
+    cdef int _remove(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
+        return KEY_MAYBE
+
+    cdef uint64_t _count(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
+        return self._contains(h, key, n)
+
+    cdef void _prefetch(self, uint64_t h) noexcept nogil:
+        pass
+
+    cdef int _places(self, uint64_t h, uint64_t* out) noexcept nogil:
+        """Offsets in bytes that a query for ``h`` reads; -1: all of them."""
+        return -1
+
+    cdef void _contains_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil:
+        cdef Py_ssize_t i
+        for i in range(min(AHEAD, chunk.n)):
+            self._prefetch(hashes[i])
+        for i in range(chunk.n):
+            if i + AHEAD < chunk.n:
+                self._prefetch(hashes[i + AHEAD])
+            out[i] = self._contains(hashes[i], chunk.data[i], chunk.n_bytes[i])
+
+    def _make_room(self):
+        """Called when ``_add`` finds no room; returns after making some, or raises."""
+        raise FilterFullError(
+            f"no room for one more key after {self.n_items} of them (fill {self.fill:.3f}); nothing was lost. "
+            "Build a larger filter and add the keys to it again"
+        )
+
+    # --- one key
+
+    def __contains__(self, key):
+        cdef const uint8_t* data
+        cdef size_t n
+        cdef bint found
+        # The common case by itself: bytes, and nothing left to check.
+        if likely(PyBytes_Check(key) and self.data != NULL and self.n_unchecked == 0 and gate_try_read(&self.gate)):
+            data = <const uint8_t*>PyBytes_AS_STRING(key)
+            n = PyBytes_GET_SIZE(key)
+            found = self._contains(
+                hash_for_filter(hash_key(&self.hash_key, data, n), self.filter_id), data, n
+            )
+            gate_read_one_done(&self.gate)
+            return found
+        return self._contains_other(key)
+
+    cdef bint _contains_other(self, key) except -1:
+        cdef KeyRef ref
+        cdef uint64_t h
+        cdef bint found
+        key_open(key, &ref)
+        gate_read_one(&self.gate)
+        try:
+            self._need_open()
+            h = hash_for_filter(hash_key(&self.hash_key, ref.data, ref.n_bytes), self.filter_id)
+            if unlikely(self.n_unchecked != 0):
+                self._check_places(h)
+            found = self._contains(h, ref.data, ref.n_bytes)
+        finally:
+            gate_read_one_done(&self.gate)
+            key_close(&ref)
+        return found
+
+    def add(self, key):
+        """Add one key.
+
+        Raises
+        ------
+        FilterFullError
+            If a table has no room for it; nothing has changed then.
+        """
+        cdef KeyRef ref
+        cdef uint64_t h
+        key_open(key, &ref)
+        try:
+            self._need_writable()
+            h = hash_for_filter(hash_key(&self.hash_key, ref.data, ref.n_bytes), self.filter_id)
+            while True:
+                gate_write_one(&self.gate)
+                added = self.data != NULL and self._add(h, ref.data, ref.n_bytes)
+                gate_write_one_done(&self.gate)
+                if added:
+                    break
+                self._need_open()
+                self._make_room()
+        finally:
+            key_close(&ref)
+
+    def _remove_one(self, key):
+        cdef KeyRef ref
+        cdef uint64_t h
+        cdef int answer
+        key_open(key, &ref)
+        try:
+            self._need_writable()
+            h = hash_for_filter(hash_key(&self.hash_key, ref.data, ref.n_bytes), self.filter_id)
+            gate_write_one(&self.gate)
+            answer = self._remove(h, ref.data, ref.n_bytes) if self.data != NULL else KEY_ABSENT
+            gate_write_one_done(&self.gate)
+            self._need_open()
+        finally:
+            key_close(&ref)
+        return answer
+
+    def remove(self, key):
+        """Remove one key that was added before.
+
+        Removing a key that was never added but that the filter takes for present damages
+        other keys; no filter of this kind can notice.
+
+        Returns
+        -------
+        bool
+            True: the filter now answers "absent".  False: it still answers "maybe".
+
+        Raises
+        ------
+        KeyError
+            If the key is certainly not there; nothing has changed then.
+        """
+        cdef int answer = self._remove_one(key)
+        if answer == KEY_ABSENT:
+            raise KeyError(key)
+        return answer == KEY_REMOVED
+
+    def discard(self, key):
+        """Like :meth:`remove`, but False instead of KeyError for a key that is certainly not there."""
+        return <int>self._remove_one(key) == KEY_REMOVED
+
+    cdef uint64_t _hash_one(self, key) except? 0:
+        """The key's hash as this filter sees it."""
+        cdef KeyRef ref
+        cdef uint64_t h
+        key_open(key, &ref)
+        h = hash_for_filter(hash_key(&self.hash_key, ref.data, ref.n_bytes), self.filter_id)
+        key_close(&ref)
+        return h
+
+    def _count_one(self, key):
+        cdef KeyRef ref
+        cdef uint64_t h, n
+        key_open(key, &ref)
+        try:
+            self._need_open()
+            h = hash_for_filter(hash_key(&self.hash_key, ref.data, ref.n_bytes), self.filter_id)
+            gate_read_one(&self.gate)
+            try:
+                self._need_open()
+                if self.n_unchecked:
+                    self._check_places(h)
+                n = self._count(h, ref.data, ref.n_bytes)
+            finally:
+                gate_read_one_done(&self.gate)
+        finally:
+            key_close(&ref)
+        return n
+
+    def __len__(self):
+        return self.n_items
+
+    def __bool__(self):
+        return self.n_items != 0
+
+    # --- batches
+
+    cdef void _hash_chunk(self, const KeyChunk* chunk, uint64_t* out) noexcept nogil:
+        cdef Py_ssize_t i
+        hash_chunk(&self.hash_key, chunk.data, chunk.n_bytes, chunk.n, out)
+        if self.filter_id:
+            for i in range(chunk.n):
+                out[i] = hash_for_filter(out[i], self.filter_id)
+
+    def update(self, keys):
+        """Add every key of a batch.
+
+        Parameters
+        ----------
+        keys : iterable of keys, numpy array of dtype S, U or object, or Arrow string or binary array
+            Generators are streamed.
+
+        Raises
+        ------
+        TypeError
+            At the first thing that is not a key; the keys before it may have been added.
+        FilterFullError
+            If a table is full; the keys before the one that did not fit have been added.
+
+        Notes
+        -----
+        The GIL is released while keys are hashed and stored.
+        """
+        cdef KeyReader reader = KeyReader(keys)
+        cdef uint64_t hashes[CHUNK_KEYS]
+        cdef Py_ssize_t i, ahead
+        self._need_writable()
+        while reader.next_chunk():
+            i = 0
+            while i < reader.chunk.n:
+                gate_write(&self.gate)
+                if self.data == NULL:
+                    gate_write_done(&self.gate)
+                    self._need_open()
+                with nogil:
+                    if i == 0:
+                        self._hash_chunk(&reader.chunk, hashes)
+                    for ahead in range(i, min(i + AHEAD, reader.chunk.n)):
+                        self._prefetch(hashes[ahead])
+                    while i < reader.chunk.n:
+                        if i + AHEAD < reader.chunk.n:
+                            self._prefetch(hashes[i + AHEAD])
+                        if not self._add(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i]):
+                            break
+                        i += 1
+                gate_write_done(&self.gate)
+                if i < reader.chunk.n:
+                    self._make_room()
+
+    def contains_many(self, keys):
+        """Ask for every key of a batch.
+
+        Parameters
+        ----------
+        keys : iterable of keys, numpy array of dtype S, U or object, or Arrow string or binary array
+
+        Returns
+        -------
+        numpy.ndarray of bool
+
+        Notes
+        -----
+        The GIL is released while keys are hashed and looked up; several threads may ask one filter at once.
+        """
+        cdef KeyReader reader = KeyReader(keys)
+        cdef uint64_t hashes[CHUNK_KEYS]
+        cdef bytearray out = bytearray()
+        cdef uint8_t* answers
+        cdef Py_ssize_t i, done = 0
+        self._need_open()
+        while reader.next_chunk():
+            PyByteArray_Resize(out, done + reader.chunk.n)
+            answers = <uint8_t*>PyByteArray_AS_STRING(out) + done
+            gate_read(&self.gate)
+            try:
+                self._need_open()
+                if self.n_unchecked:
+                    self._hash_chunk(&reader.chunk, hashes)
+                    for i in range(reader.chunk.n):
+                        self._check_places(hashes[i])
+                with nogil:
+                    self._hash_chunk(&reader.chunk, hashes)
+                    self._contains_chunk(&reader.chunk, hashes, answers)
+            finally:
+                gate_read_done(&self.gate)
+            done += reader.chunk.n
+        return np.frombuffer(out, dtype=np.bool_)
+
+    def remove_many(self, keys):
+        """:meth:`discard` every key of a batch.
+
+        Returns
+        -------
+        numpy.ndarray of bool
+            True where the filter now answers "absent" because of the removal; False where it still answers "maybe"
+            and where the key was certainly not there.
+        """
+        cdef KeyReader reader = KeyReader(keys)
+        cdef uint64_t hashes[CHUNK_KEYS]
+        cdef bytearray out = bytearray()
+        cdef uint8_t* answers
+        cdef Py_ssize_t i, done = 0
+        self._need_writable()
+        while reader.next_chunk():
+            PyByteArray_Resize(out, done + reader.chunk.n)
+            answers = <uint8_t*>PyByteArray_AS_STRING(out) + done
+            gate_write(&self.gate)
+            if self.data == NULL:
+                gate_write_done(&self.gate)
+                self._need_open()
+            with nogil:
+                self._hash_chunk(&reader.chunk, hashes)
+                for i in range(min(AHEAD, reader.chunk.n)):
+                    self._prefetch(hashes[i])
+                for i in range(reader.chunk.n):
+                    if i + AHEAD < reader.chunk.n:
+                        self._prefetch(hashes[i + AHEAD])
+                    answers[i] = self._remove(
+                        hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i]
+                    ) == KEY_REMOVED
+            gate_write_done(&self.gate)
+            done += reader.chunk.n
+        return np.frombuffer(out, dtype=np.bool_)
