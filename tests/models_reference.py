@@ -111,8 +111,10 @@ def lexical_values(key, split_byte):
         count(key, b"/"), count(key, b"-"), count(key, b"_"), count(key, b"%"), count(key, b"@"), count(key, b"?=&*#+"),
         sum(b not in named and b not in control and b not in high for b in key), count(key, control), count(key, high),
         count(key, b"abcdef"), split, dots, digits, count(head, b"-"),
-        int(dots == 3 and digits >= 4 and dots + digits == split), int(head in SHORTENERS), len(segment), len(extension),
-        longest(kinds, 1), longest(kinds, 2), sum(a != b for a, b in zip([None, *kinds], kinds)), entropy,
+        int(dots == 3 and digits >= 4 and dots + digits == split), int(head in SHORTENERS), len(segment),
+        len(extension),
+        longest(kinds, 1), longest(kinds, 2), 
+        sum(i == 0 or kinds[i] != kinds[i - 1] for i in range(n)), entropy,
     ]  # fmt: skip
 
 
@@ -151,7 +153,9 @@ def score(params, payload, key):
         weights = [b - 256 if b > 127 else b for b in payload]
         return bias + sum(weights[i] for i in ngram_indices(key, order, split, log2_weights))
     if kind == 2:
-        return bias + sum((payload[i // 2] >> 4 * (i % 2) & 15) - 8 for i in ngram_indices(key, order, split, log2_weights))
+        return bias + sum(
+            (payload[i // 2] >> 4 * (i % 2) & 15) - 8 for i in ngram_indices(key, order, split, log2_weights)
+        )
     values = lexical_values(key, split) if view == 2 else numeric_values(key)
     if kind == 3:
         total = 0

@@ -140,8 +140,10 @@ def test_score_with_and_without_simd_is_equal(n, slash, order, form):
         plain = Scorer(params, payload)
     finally:
         use_simd(True)
-    assert Scorer(params, payload).score(bytes(key)) == plain.score(bytes(key)) == reference.score(
-        params, payload, bytes(key)
+    assert (
+        Scorer(params, payload).score(bytes(key))
+        == plain.score(bytes(key))
+        == reference.score(params, payload, bytes(key))
     )
 
 

@@ -60,8 +60,10 @@ _ALLOWED: dict[str, frozenset[str]] = {
     "numpy.core.multiarray": frozenset({"_reconstruct", "scalar"}),
     "numpy._core.numeric": frozenset({"_frombuffer"}),
     "numpy.core.numeric": frozenset({"_frombuffer"}),
-    "numpy.random._pickle": frozenset({"__randomstate_ctor", "__bit_generator_ctor"}),
+    "numpy.random._pickle": frozenset({"__randomstate_ctor", "__bit_generator_ctor", "__generator_ctor"}),
     "numpy.random._mt19937": frozenset({"MT19937"}),
+    "numpy.random._pcg64": frozenset({"PCG64"}),
+    "numpy.random.bit_generator": frozenset({"SeedSequence", "__pyx_unpickle_SeedSequence"}),
     "collections": frozenset({"OrderedDict"}),
     "builtins": frozenset({"slice", "complex"}),
 }
