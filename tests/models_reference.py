@@ -113,7 +113,7 @@ def lexical_values(key, split_byte):
         count(key, b"abcdef"), split, dots, digits, count(head, b"-"),
         int(dots == 3 and digits >= 4 and dots + digits == split), int(head in SHORTENERS), len(segment),
         len(extension),
-        longest(kinds, 1), longest(kinds, 2), 
+        longest(kinds, 1), longest(kinds, 2),
         sum(i == 0 or kinds[i] != kinds[i - 1] for i in range(n)), entropy,
     ]  # fmt: skip
 

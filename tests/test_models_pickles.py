@@ -1,5 +1,6 @@
 """Sealed pickles: what goes in comes back, and nothing hostile runs."""
 
+import contextlib
 import os
 import pickle
 import secrets
@@ -131,12 +132,11 @@ def test_open_pickle_huge_or_odd_pickle_is_refused_quickly(data):
         models.open_pickle(sealed(data), SECRET)
 
 
-def test_open_pickle_deeply_nested_is_refused():
+def test_open_pickle_deeply_nested_does_not_crash():
     data = b"\x80\x04" + b"]" * 200_000 + b"a" * 199_999 + b"."
-    try:
+    # Plain data, however deep, runs nothing; whether it fits is the unpickler's business, not a crash.
+    with contextlib.suppress(FormatError):
         models.open_pickle(sealed(data), SECRET)
-    except FormatError:
-        pass
 
 
 def test_open_pickle_truncation_anywhere_is_refused():

@@ -23,7 +23,6 @@ from dlbf.models.measuring import choose_thresholds, filter_bits, measure, regio
 HERE = Path(__file__).parent
 KINDS = ("ngram", "trees", "naive-bayes", "svm")
 DATA = os.environ.get("DLBF_DATA", "")
-needs_data = [pytest.mark.data, pytest.mark.skipif(not DATA, reason="set DLBF_DATA to the folder of key sets")]
 
 
 def addresses(n, seed=0):
@@ -32,14 +31,12 @@ def addresses(n, seed=0):
     words = ["alpha", "beta", "gamma", "delta", "news", "img", "blog", "wiki", "story", "index"]
     keys, negatives = set(), set()
     while len(keys) < n:
-        host = (
-            ".".join(str(rng.randrange(256)) for _ in range(4))
-            if rng.random() < 0.5
-            else f"{rng.choice(words)}{rng.randrange(9999)}.ru"
-        )
-        keys.add(
-            f"{host}/{rng.choice(['bin', 'x', 'mips', 'wp-admin'])}/{rng.randrange(10**6)}.{rng.choice(['exe', 'sh', 'php'])}"
-        )
+        if rng.random() < 0.5:
+            host = ".".join(str(rng.randrange(256)) for _ in range(4))
+        else:
+            host = f"{rng.choice(words)}{rng.randrange(9999)}.ru"
+        folder, ending = rng.choice(["bin", "x", "mips", "wp-admin"]), rng.choice(["exe", "sh", "php"])
+        keys.add(f"{host}/{folder}/{rng.randrange(10**6)}.{ending}")
     while len(negatives) < n:
         path = "-".join(rng.choice(words) for _ in range(rng.randrange(1, 6)))
         negatives.add(
