@@ -99,13 +99,11 @@ DLBF_AVX2 static inline int32_t dlbf_ngram_runs_avx2(const uint8_t *key, int32_t
         const __m256i mask = _mm256_set1_epi32((int)(0xFFFFFFFFu >> (32 - 8 * order)));
         const __m256i tail_mul = _mm256_set1_epi32((int)tail_multiplier);
         const __m256i mul_change = _mm256_set1_epi32((int)(head_multiplier ^ tail_multiplier));
-        const __m256i eight = _mm256_set1_epi32(8);
         const __m256i splits = _mm256_set1_epi32(split);
         const __m256i shift = _mm256_set1_epi32((int)shift_bits);
         const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         const __m128i end = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0);
         const __m128i last = _mm_loadu_si128((const __m128i *)(key + n - 16));
-        __m256i place = lane;
         /* The last eight bytes and the end mark: places n - 8 to n + 1 - order. */
         __m256i sum = dlbf_ngram_eight(_mm_or_si128(_mm_srli_si128(last, 8), end),
                                        _mm256_add_epi32(lane, _mm256_set1_epi32(n - 8)), splits, mask, tail_mul,
@@ -113,17 +111,15 @@ DLBF_AVX2 static inline int32_t dlbf_ngram_runs_avx2(const uint8_t *key, int32_t
         __m128i low;
         int32_t p;
         sum = _mm256_and_si256(sum, _mm256_cmpgt_epi32(_mm256_set1_epi32(10 - (int32_t)order), lane));
-        for (p = 0; p + 16 <= n; p += 8) {
-            sum = _mm256_add_epi32(
-                sum, dlbf_ngram_eight(_mm_loadu_si128((const __m128i *)(key + p)), place, splits, mask, tail_mul,
-                                      mul_change, shift, table, four_bits));
-            place = _mm256_add_epi32(place, eight);
-        }
-        if (p < n - 8) {
-            /* Places p to n - 9 are left; eight places end there, those before p are done. */
-            __m256i weights, there = _mm256_add_epi32(lane, _mm256_set1_epi32(n - 16));
-            weights = dlbf_ngram_eight(last, there, splits, mask, tail_mul, mul_change, shift, table, four_bits);
-            sum = _mm256_add_epi32(sum, _mm256_and_si256(weights, _mm256_cmpgt_epi32(there, _mm256_set1_epi32(p - 1))));
+        /* Places 0 to n - 9, eight at a time; the last eight may begin before p, and then count only from p on.  One
+         * loop without a remainder: its end is the only branch here that the processor cannot foresee. */
+        for (p = 0; p < n - 8; p += 8) {
+            const int32_t from = p + 16 <= n ? p : n - 16;
+            const __m256i place = _mm256_add_epi32(lane, _mm256_set1_epi32(from));
+            const __m256i weights =
+                dlbf_ngram_eight(_mm_loadu_si128((const __m128i *)(key + from)), place, splits, mask, tail_mul,
+                                 mul_change, shift, table, four_bits);
+            sum = _mm256_add_epi32(sum, _mm256_and_si256(weights, _mm256_cmpgt_epi32(place, _mm256_set1_epi32(p - 1))));
         }
         low = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
         low = _mm_add_epi32(low, _mm_shuffle_epi32(low, 0x4E));
