@@ -347,7 +347,6 @@ def test_scores_of_a_million_keys_equal_reference(urls):
         {"DLBF_OPT": "0"},
         {"DLBF_OPT": "3"},
         {"DLBF_NATIVE": "1"},
-        {"DLBF_DEBUG": "1"},
         {"DLBF_SANITIZE": "address,undefined"},
     ],
     ids=lambda value: "-".join(f"{name}={level}" for name, level in value.items()),

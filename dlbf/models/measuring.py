@@ -60,8 +60,8 @@ def choose_thresholds(key_scores: Array, query_scores: Array, n_regions: int = 8
 
     Examples
     --------
-    >>> choose_thresholds(np.array([5, 6, 7, 8]), np.array([0, 1, 2, 5]), n_regions=2).tolist()
-    [5]
+    >>> choose_thresholds(np.array([5, 6, 7, 8] * 9), np.array([0, 1, 2, 3] * 9), n_regions=2).tolist()
+    [4]
     """
     edges = _bin_edges(key_scores, query_scores)
     n = len(edges) + 1

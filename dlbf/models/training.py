@@ -101,7 +101,7 @@ class _Task:
 
 def _fit_table(task: _Task, features: Features, max_rows: int, stage: str, epochs: int | None = None) -> Any:
     """A logistic regression by stochastic gradients, a batch at a time; no matrix of all rows is ever made."""
-    from sklearn.linear_model import SGDClassifier  # type: ignore[import-untyped]
+    from sklearn.linear_model import SGDClassifier
 
     rng = np.random.default_rng(task.seed)
     positive, negative = _some(task.key_rows, max_rows, rng), _some(task.train_rows, max_rows, rng)
@@ -170,7 +170,7 @@ def _train_ngram(task: _Task, max_bytes: int, weight_bits: int, features: Featur
 def _train_svm(
     task: _Task, max_bytes: int, weight_bits: int, features: Features | None, max_rows: int = 40_000
 ) -> tuple[Model, Quality]:
-    from sklearn.svm import LinearSVC  # type: ignore[import-untyped]
+    from sklearn.svm import LinearSVC
 
     log2_weights = (max_bytes * 8 // weight_bits).bit_length() - 1
     chosen = features or _table_features(task, max(4, min(24, log2_weights)))
@@ -189,7 +189,7 @@ def _quietly(estimator: Any, matrix: Any, labels: Any) -> None:
     """Fit without a warning at the iteration limit: held-out negatives judge the result, not convergence."""
     import warnings
 
-    from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
+    from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -201,7 +201,7 @@ def _value_features(task: _Task, features: Features | None) -> Features:
 
 
 def _train_bayes(task: _Task, features: Features | None, max_rows: int = 200_000) -> tuple[Model, Quality]:
-    from sklearn.naive_bayes import GaussianNB  # type: ignore[import-untyped]
+    from sklearn.naive_bayes import GaussianNB
 
     chosen = _value_features(task, features)
     matrix, labels = _sample_matrix(task, chosen, max_rows)
@@ -212,7 +212,7 @@ def _train_bayes(task: _Task, features: Features | None, max_rows: int = 200_000
 def _train_trees(
     task: _Task, max_bytes: int, features: Features | None, max_rows: int = TREE_ROWS
 ) -> tuple[Model, Quality]:
-    from sklearn.ensemble import HistGradientBoostingClassifier  # type: ignore[import-untyped]
+    from sklearn.ensemble import HistGradientBoostingClassifier
 
     chosen = _value_features(task, features)
     per_tree = 4 + 6 * (2 * TREE_LEAVES - 1)
@@ -397,7 +397,7 @@ def train(
     if max_bytes is not None and max_bytes < 16:
         raise ValueError(f"max_bytes must be at least 16, found {max_bytes}")
     try:
-        import sklearn  # type: ignore[import-untyped]  # noqa: F401
+        import sklearn  # noqa: F401
     except ImportError:
         raise ImportError("training needs scikit-learn; install it with pip install 'dlbf[train]'") from None
     rng = np.random.default_rng(random_state)
