@@ -22,7 +22,7 @@ def _best(work: dict[str, tuple[Callable[[], Any], int]], rounds: int) -> dict[s
     return best
 
 
-def bench_models(models: Sequence[Model], keys: Sequence[bytes], *, rounds: int = 15) -> list[dict[str, Any]]:
+def bench_models(models: Sequence[Model], keys: Sequence[bytes], *, rounds: int = 60) -> list[dict[str, Any]]:
     """Time ``score``, ``score_many``, an LMDB miss and ``predict_proba`` on one row.
 
     Parameters
@@ -30,7 +30,7 @@ def bench_models(models: Sequence[Model], keys: Sequence[bytes], *, rounds: int 
     models : sequence of Model
         Those that still have their estimator are also timed against it.
     keys : sequence of bytes
-        The first half, at most 5000, are asked for; the others are stored in a temporary LMDB environment.
+        The first half, at most 500, are asked for; the others are stored in a temporary LMDB environment.
     rounds : int
         The best of so many is reported.
 
@@ -49,7 +49,8 @@ def bench_models(models: Sequence[Model], keys: Sequence[bytes], *, rounds: int 
     import lmdb
 
     keys = list(keys)
-    n_asked = max(1, min(5000, len(keys) // 2))
+    # Turns of half a millisecond: on a busy machine some of many run undisturbed, and the best is one of those.
+    n_asked = max(1, min(500, len(keys) // 2))
     asked, stored = keys[:n_asked], keys[n_asked:]
     rows = []
     with tempfile.TemporaryDirectory() as path:
@@ -70,7 +71,7 @@ def bench_models(models: Sequence[Model], keys: Sequence[bytes], *, rounds: int 
                 for key in asked:
                     score(key)
 
-            many: list[bytes] = asked * (-(-20_000 // len(asked)))
+            many: list[bytes] = asked * (-(-4000 // len(asked)))
             work: dict[str, tuple[Callable[[], Any], int]] = {
                 "lmdb_miss_ns": (miss, len(asked)),
                 "score_ns": (one, len(asked)),
