@@ -80,10 +80,15 @@ class _Task:
         self.report: Progress = lambda stage, fraction: None
         self.epochs: int | None = None
         self.seed = 0
+        self.measured: dict[int, tuple[Rows, Rows]] = {}
 
-    def quality(self, model: Model) -> Quality:
-        keys = score_rows(model, self.packed, _some(self.key_rows, MEASURED_ROWS, np.random.default_rng(1)))
-        queries = score_rows(model, self.packed, _some(self.held_rows, MEASURED_ROWS, np.random.default_rng(2)))
+    def quality(self, model: Model, max_rows: int = MEASURED_ROWS) -> Quality:
+        """Measured on the same keys and held-out negatives for every model of one size of sample."""
+        if max_rows not in self.measured:
+            rng = np.random.default_rng(self.seed)
+            self.measured[max_rows] = _some(self.key_rows, max_rows, rng), _some(self.held_rows, max_rows, rng)
+        key_rows, held_rows = self.measured[max_rows]
+        keys, queries = score_rows(model, self.packed, key_rows), score_rows(model, self.packed, held_rows)
         return measure(keys, queries, self.n_regions, self.fpr, self.deletability)
 
     def total_bits(self, quality: Quality, n_bytes: int) -> float:
@@ -213,6 +218,7 @@ def _train_trees(
     task: _Task, max_bytes: int, features: Features | None, max_rows: int = TREE_ROWS
 ) -> tuple[Model, Quality]:
     from sklearn.ensemble import HistGradientBoostingClassifier
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     chosen = _value_features(task, features)
     per_tree = 4 + 6 * (2 * TREE_LEAVES - 1)
@@ -223,7 +229,9 @@ def _train_trees(
     estimator = HistGradientBoostingClassifier(
         max_iter=n_trees, max_leaf_nodes=leaves, learning_rate=0.3, early_stopping=False, random_state=task.seed
     )
-    model = compile(estimator.fit(matrix, labels), chosen)
+    # Threads that wait for each other by spinning cost more than they save on so few rows, above all on a busy machine.
+    with threadpool_limits(limits=1, user_api="openmp"):
+        model = compile(estimator.fit(matrix, labels), chosen)
     task.report("fit trees", 1.0)
     return model, task.quality(model)
 
@@ -270,7 +278,7 @@ def _train_auto(task: _Task, max_bytes: int, candidates: list[dict[str, Any]]) -
         for weight_bits in (8, 4):
             if smallest <= log2_weights - (weight_bits == 4) <= largest:
                 model = compile(fitted, features, weight_bits=weight_bits, kind="ngram")
-                tables[log2_weights, weight_bits] = consider(model, task.quality(model), True)
+                tables[log2_weights, weight_bits] = consider(model, task.quality(model, SCREEN_ROWS), True)
 
     # Total bits fall and then rise with the size: try every fourth size, then the neighbours of the best.
     for log2_weights in range(smallest, largest + 2, 2):
