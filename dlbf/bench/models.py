@@ -1,14 +1,52 @@
-"""How fast a score is, beside one LMDB miss and one row of scikit-learn, measured in turns in one run."""
+"""``dlbf bench models``: what a model is worth, and how fast a score is.
+
+Speed is measured in turns with one LMDB miss and one row of scikit-learn, in one run.
+"""
 
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dlbf.bench.data import Split
+from dlbf.models import measure, train
 from dlbf.models.features import Features
 from dlbf.models.model import Model
 
-__all__ = ["bench_models"]
+__all__ = ["SIZES", "bench_models", "quality"]
+
+# Bytes and bits per weight of the tables in the comparison.
+SIZES = ((256, 4), (1024, 4), (4096, 4), (8192, 8), (8192, 4), (16384, 4), (32768, 4))
+
+
+def quality(
+    split: Split, sizes: Sequence[tuple[int, int]] = SIZES, say: Callable[[str], None] = lambda text: None
+) -> list[dict[str, Any]]:
+    """KL and bits per key of ``ngram`` models of several sizes, on negatives that nothing was fitted on.
+
+    Bits per key include the model and are those of an ideal allocation, for (fpr, deletability).
+    """
+    rows = []
+    for n_bytes, weight_bits in sizes:
+        say(f"{split.name} split: {n_bytes} bytes of int{weight_bits}")
+        model = train(
+            split.learnt_keys,
+            split.learnt_negatives,
+            kind="ngram",
+            max_bytes=n_bytes,
+            weight_bits=weight_bits,
+            validation=split.negatives,
+            progress=False,
+        )
+        keys, unseen = model.score_many(split.keys), model.score_many(split.unseen)
+        row: dict[str, Any] = {"split": split.name, "nbytes": n_bytes, "weight_bits": weight_bits}
+        row["kl"] = measure(keys, unseen).kl
+        row["kl_float"], row["kl_integer"] = model.report["kl_float"], model.report["kl_integer"]
+        for fpr, deletability in ((0.01, 0.0), (0.001, 0.0), (0.01, 0.9), (0.001, 0.9)):
+            bits = measure(keys, unseen, 8, fpr, deletability).bits_per_key
+            row[f"bits_{fpr:g}_{deletability:g}"] = bits + 8 * n_bytes / len(split.keys)
+        rows.append(row)
+    return rows
 
 
 def _best(work: dict[str, tuple[Callable[[], Any], int]], rounds: int) -> dict[str, float]:
