@@ -56,6 +56,8 @@ directives = {
     "cdivision": True,
     "linetrace": coverage,
     "binding": True,
+    # Kernels hold pointers; the public classes say how they are pickled.
+    "auto_pickle": False,
 }
 
 sources = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "dlbf" / "kernels").glob("*.pyx"))

@@ -19,6 +19,7 @@ from dlbf.filters.base import Filter
 from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
 from dlbf.filters.deletable import DeletableBloomFilter
 from dlbf.filters.exact import ExactSet
+from dlbf.filters.succinct import SuccinctCountingFilter
 from dlbf.filters.tables import CuckooFilter, DLeftFilter
 from dlbf.kernels.hashing import checksum64
 
@@ -31,7 +32,15 @@ __all__ = ["open_filter", "write_file"]
 
 CLASSES: dict[int, type[Filter]] = {
     cls.KIND: cls
-    for cls in (BloomFilter, CountingBloomFilter, DeletableBloomFilter, DLeftFilter, CuckooFilter, ExactSet)
+    for cls in (
+        BloomFilter,
+        CountingBloomFilter,
+        DeletableBloomFilter,
+        DLeftFilter,
+        CuckooFilter,
+        ExactSet,
+        SuccinctCountingFilter,
+    )
 }
 
 
@@ -180,7 +189,7 @@ def open_filter(
         abandoned = bool(header.flags & format.FLAG_OPEN_FOR_WRITING)
         if recover and abandoned:
             filter_ = cls._from_payload(header, file.payload, secret, where)
-            filter_._set_items(filter_.approximate_count())
+            filter_._set_items(filter_._recovered_count(where))
         else:
             sums = format.read_sums(file.view, header, where)
             if file.writable:
