@@ -23,11 +23,14 @@ COMMON_PARAMS = ("capacity", "fpr", "filter_id")
 MAX_PAYLOAD_BYTES = 1 << 46
 
 
-def aligned_zeros(n_bytes: int) -> memoryview:
-    """A zeroed, writable buffer that starts on a cache line."""
+def aligned_zeros(n_bytes: int) -> Any:
+    """A zeroed, writable array of bytes that starts on a cache line.
+
+    Not a memoryview of it: the garbage collector clears those before the filter that still uses them.
+    """
     raw = np.zeros(n_bytes + 63, dtype=np.uint8)
     start = -raw.ctypes.data % 64
-    return raw[start : start + n_bytes].data
+    return raw[start : start + n_bytes]
 
 
 def float_to_param(value: float) -> int:
