@@ -288,6 +288,24 @@ def test_equal_contents_in_different_slots_are_equal() -> None:
     assert f == g
 
 
+def test_words_and_slots_are_laid_out_as_documented() -> None:
+    f = dlbf.SuccinctCountingFilter(counters=128, hashes=1, slots=2)
+    key_of = {Reference(128, 1, 0).cells(key)[0]: key for key in make_keys(3000)}
+    for cell, count in ((3, 1), (17, 3), (40, 2)):
+        f.update([key_of[cell]] * count)
+    words = [int.from_bytes(payload(f)[at : at + 8], "little") for at in range(0, 32, 8)]
+    assert words == [1 << 3 | 1 << 17 | 1 << 40, 0, 0b010110, 0]
+    f.update([key_of[64 + 5]] * 70)
+    contents = payload(f)
+    assert int.from_bytes(contents[8:16], "little") == 1 << 5
+    code = int.from_bytes(contents[24:32], "little")
+    assert code >> 63 == 1
+    slot = code & (2**63 - 1)
+    slots = bytearray(128)
+    slots[64 * slot + 5] = 70
+    assert contents[32:] == slots
+
+
 def filled() -> dlbf.SuccinctCountingFilter:
     # Seven hashes instead of six: crowded enough that some twenty groups have a slot.
     f = dlbf.SuccinctCountingFilter(counters=192_000, hashes=7, slots=80)

@@ -13,6 +13,7 @@ __all__ = ["main"]
 COMMANDS = {
     "demo": "The main job, end to end, on keys made here.",
     "bench": "Measure dlbf beside its peers, same keys, same run.",
+    "plan": "Predict every design for a model and a budget; or draw the published figures.",
 }
 
 

@@ -123,6 +123,8 @@ def blocked_fpr(n_keys: int, n_cells: int, n_hashes: int, block_cells: int) -> f
     mean = n_keys * block_cells / n_cells
     if mean <= 0:
         return 0.0
+    if mean * n_hashes > 60 * block_cells:
+        return 1.0  # no cell is left empty, and the sum below would overflow
     width = 10 * math.sqrt(mean) + 20
     low, high = max(0, int(mean - width)), int(mean + width)
     return math.fsum(
@@ -231,6 +233,8 @@ BUCKET_SLOTS = 4
 # Four-slot buckets fill to 0.976 before insertion fails; breadth-first eviction reaches 0.955 within its limit
 # at every size tried (1e2 to 1e8 keys); small tables need room for the luck of the draw besides.
 CUCKOO_LOAD = 0.955
+# With a dozen fingerprints a bucket has too few others to move keys to, and tables jam at half of their load.
+CUCKOO_LEAST_VALUES = 24
 MAX_PREFIXES = 28
 MAX_SUFFIX_BITS = 24
 
@@ -275,7 +279,8 @@ def cuckoo_geometry(n_keys: int, fpr: float) -> CuckooGeometry:
     best: tuple[int, CuckooGeometry] | None = None
     for n_prefixes in range(6, MAX_PREFIXES + 1):
         for suffix_bits in range(MAX_SUFFIX_BITS + 1):
-            if cuckoo_fpr(n_keys, n_buckets, n_prefixes, suffix_bits) <= fpr:
+            values = n_prefixes << suffix_bits
+            if values >= CUCKOO_LEAST_VALUES and cuckoo_fpr(n_keys, n_buckets, n_prefixes, suffix_bits) <= fpr:
                 bits = cuckoo_bucket_bits(n_prefixes, suffix_bits)
                 if best is None or bits < best[0]:
                     best = (bits, CuckooGeometry(n_buckets, n_prefixes, suffix_bits))
@@ -293,6 +298,7 @@ DLEFT_CELLS = 8
 # practice (Bonomi et al. 2006); the same slack as for the cuckoo table covers small ones.
 DLEFT_LOAD = 0.80
 DLEFT_COUNTER_BITS = 2
+MAX_CELL_BITS = 32  # remainder and counter
 
 
 def dleft_fpr(n_keys: int, geometry: DLeftGeometry) -> float:
@@ -314,7 +320,7 @@ def dleft_geometry(n_keys: int, fpr: float, counter_bits: int = DLEFT_COUNTER_BI
     per_bucket = DLEFT_TABLES * DLEFT_CELLS
     least = max(1, math.ceil((n_keys + slack) / (per_bucket * DLEFT_LOAD)))
     best: tuple[int, DLeftGeometry] | None = None
-    for remainder_bits in range(2, 33):
+    for remainder_bits in range(2, MAX_CELL_BITS - counter_bits + 1):
         n_buckets = least
         geometry = DLeftGeometry(DLEFT_TABLES, n_buckets, DLEFT_CELLS, remainder_bits, counter_bits)
         if dleft_fpr(n_keys, geometry) > fpr:
@@ -328,5 +334,9 @@ def dleft_geometry(n_keys: int, fpr: float, counter_bits: int = DLEFT_COUNTER_BI
         if best is None or bits < best[0]:
             best = (bits, geometry)
     if best is None:
-        raise ValueError(f"a d-left filter cannot reach fpr={fpr!r}; the least is about 6e-9")
+        least_fpr = DLEFT_TABLES * DLEFT_CELLS * DLEFT_LOAD / 2 * 2.0 ** (counter_bits - MAX_CELL_BITS)
+        raise ValueError(
+            f"a d-left filter with counters of {counter_bits} bits cannot reach fpr={fpr!r}; "
+            f"the least is about {least_fpr:.0e}"
+        )
     return best[1]
