@@ -133,7 +133,7 @@ class MappedFile:
         sums = format.chunk_sums(self.payload)
         self.view[format.layout(len(self.payload)).sums] = sums
         self.map.flush()
-        self._write_header(filter_._header(filter_._params, len(filter_)), 0, format.checksum64(sums))
+        self._write_header(filter_._header(filter_._params, len(filter_)), 0, checksum64(sums))
         self.map.flush()
 
 

@@ -87,6 +87,12 @@ cdef class FilterCore:
         self.checked = None
         self.n_unchecked = 0
 
+    def _payload(self):
+        """The buffer itself as a memoryview, all of it checked; whoever writes to it must be alone."""
+        self._check_all()
+        view = memoryview(self.owner).cast("B")
+        return view if self.writable else view.toreadonly()
+
     def _snapshot(self, allocate):
         """The contents at one moment, which no writer is in the middle of changing.
 

@@ -235,6 +235,8 @@ BUCKET_SLOTS = 4
 CUCKOO_LOAD = 0.955
 # With a dozen fingerprints a bucket has too few others to move keys to, and tables jam at half of their load.
 CUCKOO_LEAST_VALUES = 24
+# So there is a largest rate a cuckoo filter can be built for.
+CUCKOO_MAX_FPR = -math.expm1(8 * CUCKOO_LOAD * math.log1p(-1 / (CUCKOO_LEAST_VALUES - 1)))
 MAX_PREFIXES = 28
 MAX_SUFFIX_BITS = 24
 
