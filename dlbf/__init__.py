@@ -26,6 +26,7 @@ from dlbf.filters import (
     DeletableBloomFilter,
     DLeftFilter,
     ExactSet,
+    SuccinctCountingFilter,
     open_filter,
 )
 
@@ -50,6 +51,7 @@ __all__ = [
     "ReadOnlyError",
     "ReinsertionError",
     "StoreError",
+    "SuccinctCountingFilter",
     "VersionError",
     "__version__",
     "models",

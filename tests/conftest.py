@@ -43,6 +43,7 @@ def small_filters(secret: bytes | None = None) -> dict[str, Callable[[], dlbf.fi
         "cuckoo": lambda: dlbf.CuckooFilter(buckets=40, prefixes=10, suffix_bits=5, secret=secret),
         "cuckoo-wide": lambda: dlbf.CuckooFilter(buckets=40, prefixes=28, suffix_bits=24, secret=secret),
         "exact": lambda: dlbf.ExactSet(40, secret=secret),
+        "succinct": lambda: dlbf.SuccinctCountingFilter(counters=301, hashes=3, secret=secret),
     }
 
 

@@ -164,7 +164,29 @@ class BloomFilter(NotDeletable, CellFilter):
         return self._param("n_cells")
 
 
-class CountingBloomFilter(CellFilter):
+class CountingCells(CellFilter):
+    """What filters of counters share, however they store them."""
+
+    @property
+    def counters(self) -> int:
+        """Number of counters."""
+        return self._param("n_cells")
+
+    @property
+    def saturated(self) -> float:
+        """Share of counters that have reached their maximum and stay there."""
+        return float(self._saturated()) / self.counters
+
+    def count(self, key: Any) -> int:
+        """How often the key was added, at most: its smallest counter.
+
+        Never less than the true number, up to the counters' maximum; more when other keys share all its
+        counters.  ``count(key) >= t`` is the threshold query "stored at least t times, or a collision".
+        """
+        return int(self._count_one(key))
+
+
+class CountingBloomFilter(CountingCells):
     """A Bloom filter with counters: keys can be removed, and added more than once.
 
     Parameters
@@ -226,24 +248,6 @@ class CountingBloomFilter(CellFilter):
         return (2, 4, 8)
 
     @property
-    def counters(self) -> int:
-        """Number of counters."""
-        return self._param("n_cells")
-
-    @property
     def counter_bits(self) -> int:
         """Bits of a counter."""
         return self._param("cell_bits")
-
-    @property
-    def saturated(self) -> float:
-        """Share of counters that have reached their maximum and stay there."""
-        return float(self._saturated()) / self.counters
-
-    def count(self, key: Any) -> int:
-        """How often the key was added, at most: its smallest counter.
-
-        Never less than the true number, up to the counters' maximum; more when other keys share all its
-        counters.  ``count(key) >= t`` is the threshold query "stored at least t times, or a collision".
-        """
-        return int(self._count_one(key))

@@ -20,6 +20,7 @@ from dlbf.filters.base import Filter
 from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
 from dlbf.filters.deletable import DeletableBloomFilter
 from dlbf.filters.exact import ExactSet
+from dlbf.filters.succinct import SuccinctCountingFilter
 from dlbf.filters.tables import CuckooFilter, DLeftFilter
 from dlbf.kernels.hashing import checksum64
 
@@ -32,7 +33,15 @@ __all__ = ["open_filter", "write_file"]
 
 CLASSES: dict[int, type[Filter]] = {
     cls.KIND: cls
-    for cls in (BloomFilter, CountingBloomFilter, DeletableBloomFilter, DLeftFilter, CuckooFilter, ExactSet)
+    for cls in (
+        BloomFilter,
+        CountingBloomFilter,
+        DeletableBloomFilter,
+        DLeftFilter,
+        CuckooFilter,
+        ExactSet,
+        SuccinctCountingFilter,
+    )
 }
 
 

@@ -20,10 +20,23 @@ from dlbf.kernels.types cimport int8_t, int32_t, int64_t, load32, load64, uint8_
 
 cdef extern from "ngram_avx2.h" nogil:
     int cpu_has_avx2 "dlbf_cpu_has_avx2"() noexcept
-    int32_t runs_avx2 "dlbf_ngram_runs_avx2"(
-        const uint8_t* key, int32_t n, uint32_t order, uint32_t split_byte, uint32_t shift, uint32_t head_mul,
-        uint32_t tail_mul, const uint8_t* table, int four_bits, uint64_t* counts, uint64_t* head,
-        int32_t* split) noexcept
+    int32_t sum8_avx2 "dlbf_ngram_sum8_avx2"(const uint8_t* key, int32_t n, uint32_t order, uint32_t split_byte,
+                                             uint32_t shift, const uint8_t* table) noexcept
+    int32_t sum4_avx2 "dlbf_ngram_sum4_avx2"(const uint8_t* key, int32_t n, uint32_t order, uint32_t split_byte,
+                                             uint32_t shift, const uint8_t* table) noexcept
+    const uint32_t HEAD_MUL "DLBF_HEAD_MUL"
+    const uint32_t TAIL_MUL "DLBF_TAIL_MUL"
+    const uint32_t CROSS_MUL "DLBF_CROSS_MUL"
+    const uint32_t START_MUL "DLBF_START_MUL"
+    const uint32_t END_MUL "DLBF_END_MUL"
+    const uint32_t BEFORE_MUL "DLBF_BEFORE_MUL"
+    const uint32_t AFTER_MUL "DLBF_AFTER_MUL"
+    const uint32_t CROSS_LENGTH "DLBF_CROSS_LENGTH"
+    const uint32_t CROSS_DEPTH "DLBF_CROSS_DEPTH"
+    const uint32_t CROSS_HEAD "DLBF_CROSS_HEAD"
+    const uint32_t CROSS_HEAD_DIGITS "DLBF_CROSS_HEAD_DIGITS"
+    const uint32_t CROSS_DIGITS "DLBF_CROSS_DIGITS"
+    const uint32_t CROSS_HYPHENS "DLBF_CROSS_HYPHENS"
 
 cdef enum:
     VIEW_NONE = 0
@@ -42,20 +55,11 @@ cdef enum:
     N_NUMERIC = 28
     MAX_VALUES = 28
 
-# What to do with an index (see ngram_take), and the multipliers that hash each family of features.
+# What to do with an index (see ngram_take).
 cdef enum:
     TAKE_INDICES = 0
     TAKE_INT8 = 1
     TAKE_INT4 = 2
-
-cdef enum:
-    HEAD_MUL = 0x2C1B3C6D
-    TAIL_MUL = 0x297A2D39
-    CROSS_MUL = 0x45D9F3B5
-    START_MUL = 0x7FEB352D
-    END_MUL = 0x6B2B5A91
-    BEFORE_MUL = 0x31848BAB
-    AFTER_MUL = 0x58F38DED
 
 # The fields of the two count words, 8 bits each (see count_low and count_high in features.pyx).
 cdef enum:
@@ -124,20 +128,20 @@ cdef inline int32_t ngram_crossed(const uint8_t* key, Py_ssize_t n, Py_ssize_t s
     cdef uint32_t depth, length = <uint32_t>n
     # The counts of the head stop before the split byte; those of the whole key do not.
     depth = low_of(counts, LOW_SLASH)
-    total += ngram_take(ngram_index(<uint32_t>0x1F3D5B79 ^ (length >> 1), CROSS_MUL, shift), mode, table, out, m)
+    total += ngram_take(ngram_index(CROSS_LENGTH ^ (length >> 1), CROSS_MUL, shift), mode, table, out, m)
     total += ngram_take(ngram_index(
-        <uint32_t>0x2A4C6E81 ^ (depth << 8 | length >> 3), CROSS_MUL, shift), mode, table, out, m + 1)
+        CROSS_DEPTH ^ (depth << 8 | length >> 3), CROSS_MUL, shift), mode, table, out, m + 1)
     total += ngram_take(ngram_index(
-        <uint32_t>0x35B7D9FB ^ (low_of(head, LOW_DOT) << 8 | <uint32_t>split >> 1), CROSS_MUL, shift),
+        CROSS_HEAD ^ (low_of(head, LOW_DOT) << 8 | <uint32_t>split >> 1), CROSS_MUL, shift),
         mode, table, out, m + 2)
     total += ngram_take(ngram_index(
-        <uint32_t>0x4E607284 ^ (low_of(head, LOW_DIGIT) << 8 | low_of(head, LOW_HYPHEN)), CROSS_MUL, shift),
+        CROSS_HEAD_DIGITS ^ (low_of(head, LOW_DIGIT) << 8 | low_of(head, LOW_HYPHEN)), CROSS_MUL, shift),
         mode, table, out, m + 3)
     total += ngram_take(ngram_index(
-        <uint32_t>0x59ABCDEF ^ (low_of(counts, LOW_DIGIT) << 8 | low_of(counts, LOW_UPPER) >> 1), CROSS_MUL, shift),
+        CROSS_DIGITS ^ (low_of(counts, LOW_DIGIT) << 8 | low_of(counts, LOW_UPPER) >> 1), CROSS_MUL, shift),
         mode, table, out, m + 4)
     total += ngram_take(ngram_index(
-        <uint32_t>0x6B8D0F21 ^ (low_of(counts, LOW_HYPHEN) << 8 | depth), CROSS_MUL, shift), mode, table, out, m + 5)
+        CROSS_HYPHENS ^ (low_of(counts, LOW_HYPHEN) << 8 | depth), CROSS_MUL, shift), mode, table, out, m + 5)
     total += ngram_take(ngram_index(word_at(key, n, 0), START_MUL, shift), mode, table, out, m + 6)
     total += ngram_take(ngram_index(word_at(key, n, n - 4), END_MUL, shift), mode, table, out, m + 7)
     total += ngram_take(ngram_index(word_at(key, n, split - 4), BEFORE_MUL, shift), mode, table, out, m + 8)
@@ -231,11 +235,7 @@ cdef inline int32_t ngram_sum_avx2(const uint8_t* key, size_t n_bytes, uint32_t 
                                    Py_ssize_t* n_indices) noexcept nogil:
     """What ``ngram_walk`` returns for keys of 16 bytes and more, on a processor that has AVX2."""
     cdef int32_t n = <int32_t>n_bytes if n_bytes < KEY_BYTES else KEY_BYTES
-    cdef int32_t split = 0
-    cdef uint64_t counts = 0, head = 0
-    cdef uint32_t mask = <uint32_t>0xFFFFFFFF >> (32 - 8 * order)
-    cdef int32_t total = runs_avx2(key, n, order, split_byte, shift, HEAD_MUL, TAIL_MUL, table, mode == TAKE_INT4,
-                                   &counts, &head, &split)
-    total += ngram_take(ngram_index(((load32(key) << 8) | MARK_START) & mask, HEAD_MUL, shift), mode, table, NULL, 0)
     n_indices[0] = n + 3 - <Py_ssize_t>order + N_CROSSED
-    return total + ngram_crossed(key, n, split, counts, head, shift, mode, table, NULL, 0)
+    if mode == TAKE_INT8:
+        return sum8_avx2(key, n, order, split_byte, shift, table)
+    return sum4_avx2(key, n, order, split_byte, shift, table)

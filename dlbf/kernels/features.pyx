@@ -50,11 +50,11 @@ cdef uint32_t[256] count_log_count      # c * log2(c) with 16 fraction bits, rou
 cdef uint64_t log2_fixed(uint64_t value) noexcept nogil:
     """log2 of 1 .. 2**32 with 16 fraction bits, by repeated squaring: no floating point."""
     cdef uint64_t whole = 0, fraction = 0
-    cdef int bit
+    cdef int _bit
     while (value >> whole) > 1:
         whole += 1
     value = (value << 31) >> whole
-    for bit in range(16):
+    for _bit in range(16):
         value = (value * value) >> 31
         fraction <<= 1
         if value >= <uint64_t>1 << 32:
@@ -134,7 +134,7 @@ cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte
     cdef Py_ssize_t split = n, i, start
     cdef uint64_t low_counts = 0, high_counts = 0, head = 0
     cdef const uint8_t* found
-    cdef uint32_t digits, dots, run, kind, last_kind, digit_run, letter_run, changes
+    cdef uint32_t digits, dots, run, kind, last_kind, digit_run, letter_run, changes, same, length
     cdef uint64_t total
     cdef uint8_t[256] histogram
     memset(out, 0, N_LEXICAL * sizeof(uint16_t))
@@ -186,18 +186,17 @@ cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte
     if needed & NEED_RUNS:
         run = digit_run = letter_run = changes = 0
         last_kind = 3
+        # Without branches: classes change too often to be foreseen.
         for i in range(n):
             kind = letter_class[key[i]]
-            if kind == last_kind:
-                run += 1
-            else:
-                changes += 1
-                run = 1
-                last_kind = kind
-            if kind == 1 and run > digit_run:
-                digit_run = run
-            if kind == 2 and run > letter_run:
-                letter_run = run
+            same = kind == last_kind
+            last_kind = kind
+            changes += 1 - same
+            run = (run & (0 - same)) + 1
+            length = run & (0 - <uint32_t>(kind == 1))
+            digit_run = length if length > digit_run else digit_run
+            length = run & (0 - <uint32_t>(kind == 2))
+            letter_run = length if length > letter_run else letter_run
         out[24] = <uint16_t>digit_run
         out[25] = <uint16_t>letter_run
         out[26] = <uint16_t>changes

@@ -64,14 +64,14 @@ cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n
     cdef uint16_t[MAX_VALUES] values
     cdef const uint8_t* data = model.data
     cdef const uint8_t* node
-    cdef Py_ssize_t m, i
+    cdef Py_ssize_t m = 0, _term
     cdef int32_t total
     cdef uint32_t packed, tree
     cdef int64_t x, wide
     if model.kind == MODEL_TABLE8:
         if model.simd and n_bytes >= 16:
-            return model.bias + ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift, TAKE_INT8,
-                                               data, &m)
+            return model.bias + ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift,
+                                               TAKE_INT8, data, &m)
         return model.bias + ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low,
                                        TAKE_INT8, data, NULL, &m)
     if model.kind == MODEL_TABLE4:
@@ -98,7 +98,7 @@ cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n
             total += <int16_t>(load32(node) & 0xFFFF)
         return total
     wide = 0
-    for i in range(model.n_items):
+    for _term in range(model.n_items):
         x = values[load32(data) & 0xFFFF]
         wide += (<int64_t><int32_t>load32(data + 4) * x + <int64_t><int32_t>load32(data + 8)) * x
         data += TERM_BYTES

@@ -163,6 +163,9 @@ cdef class Scorer:
         self.has_buffer = True
         model_open(&self.model, <const uint8_t*>self.buffer.buf, self.buffer.len, self.numbers)
 
+    def __init__(self, *args, **kwargs):
+        """Nothing is left to do: all was read in __cinit__, which no subclass can bypass."""
+
     def __dealloc__(self):
         if self.has_buffer:
             PyBuffer_Release(&self.buffer)

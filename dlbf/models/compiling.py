@@ -146,6 +146,14 @@ def _share(tree: Any) -> Callable[[int], float]:
     return value
 
 
+def _vote(share: Callable[[int], float], weight: float) -> Callable[[int], float]:
+    return lambda i: weight if share(i) > 0 else -weight
+
+
+def _step(values: Array, rate: float) -> Callable[[int], float]:
+    return lambda i: rate * float(values[i])
+
+
 def _trees(estimator: Any, name: str) -> tuple[list[Callable[[int], _Node]], float]:
     """The trees of an ensemble, leaves in its own units, and the constant they are added to."""
     if name == "DecisionTreeClassifier":
@@ -159,15 +167,13 @@ def _trees(estimator: Any, name: str) -> tuple[list[Callable[[int], _Node]], flo
                 raise TypeError(
                     f"AdaBoostClassifier is compiled only over decision trees, found {type(member).__name__}"
                 )
-            share = _share(member.tree_)
-            trees.append(_from_tree(member.tree_, lambda i, s=share, w=float(weight): w if s(i) > 0 else -w))
+            trees.append(_from_tree(member.tree_, _vote(_share(member.tree_), float(weight))))
         return trees, 0.0
     if name == "GradientBoostingClassifier":
         rate = float(estimator.learning_rate)
         trees = []
         for member in estimator.estimators_[:, 0]:
-            values = member.tree_.value[:, 0, 0]
-            trees.append(_from_tree(member.tree_, lambda i, v=values: rate * float(v[i])))
+            trees.append(_from_tree(member.tree_, _step(member.tree_.value[:, 0, 0], rate)))
         prior = getattr(estimator.init_, "class_prior_", None)
         return trees, 0.0 if prior is None else float(np.log(prior[1] / prior[0]))
     trees = [_from_histogram(stage[0].nodes) for stage in estimator._predictors]
@@ -276,7 +282,7 @@ def compile(
     estimator : object
         A fitted classifier of two classes, the second one being "is a key".
     features : Features or {"ngram", "lexical", "numeric"}
-        What it was fitted on; a name stands for that view's defaults, with as many weights as the estimator has columns.
+        What it was fitted on; a name stands for that view's defaults, with the estimator's number of weights.
     keys, negatives : iterables of keys, optional
         If both are given, the loss by quantisation is measured on them and put into ``report``.
     weight_bits : {8, 4}

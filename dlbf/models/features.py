@@ -113,7 +113,7 @@ class Features:
         rows = np.ascontiguousarray(rows)
         if self.view != "ngram":
             return value_rows(packed.data, packed.offsets, rows, self.view, self.split_byte)
-        from scipy.sparse import csr_matrix  # type: ignore[import-untyped]
+        from scipy.sparse import csr_matrix
 
         indices, indptr = ngram_rows(packed.data, packed.offsets, rows, self.order, self.split_byte, self.log2_weights)
         ones = np.ones(len(indices), dtype=np.float32)

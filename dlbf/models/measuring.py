@@ -1,7 +1,7 @@
 """What a model is worth: regions of its scores, their divergence, and the bits per key a filter then needs.
 
-A model divides keys and queries into regions by score.  ``G`` is the share of the keys in each region, ``H`` that of the
-absent keys that will be asked for.  KL(G||H), in nats, is what learning saves: a filter cell costs
+A model divides keys and queries into regions by score.  ``G`` is the share of the keys in each region, ``H`` that of
+the absent keys that will be asked for.  KL(G||H), in nats, is what learning saves: a filter cell costs
 ``1 / ln(2)**2`` bits for every nat.
 """
 
@@ -60,8 +60,8 @@ def choose_thresholds(key_scores: Array, query_scores: Array, n_regions: int = 8
 
     Examples
     --------
-    >>> choose_thresholds(np.array([5, 6, 7, 8]), np.array([0, 1, 2, 5]), n_regions=2).tolist()
-    [5]
+    >>> choose_thresholds(np.array([5, 6, 7, 8] * 9), np.array([0, 1, 2, 3] * 9), n_regions=2).tolist()
+    [4]
     """
     edges = _bin_edges(key_scores, query_scores)
     n = len(edges) + 1
@@ -109,7 +109,7 @@ def _cell_bits(rates: Array, deletable: bool) -> Array:
     if not deletable:
         return np.asarray(bits)
     # Succinct counters against fingerprints at 95 % load; both nothing at rate 1.
-    return np.minimum(2.1 * bits, np.where(log > 0, (log + 3) / 0.95, 0.0))
+    return np.asarray(np.minimum(2.1 * bits, np.where(log > 0, (log + 3) / 0.95, 0.0)))
 
 
 def filter_bits(key_shares: Array, query_shares: Array, fpr: float, deletability: float = 0.0) -> float:

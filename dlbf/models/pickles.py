@@ -60,8 +60,10 @@ _ALLOWED: dict[str, frozenset[str]] = {
     "numpy.core.multiarray": frozenset({"_reconstruct", "scalar"}),
     "numpy._core.numeric": frozenset({"_frombuffer"}),
     "numpy.core.numeric": frozenset({"_frombuffer"}),
-    "numpy.random._pickle": frozenset({"__randomstate_ctor", "__bit_generator_ctor"}),
+    "numpy.random._pickle": frozenset({"__randomstate_ctor", "__bit_generator_ctor", "__generator_ctor"}),
     "numpy.random._mt19937": frozenset({"MT19937"}),
+    "numpy.random._pcg64": frozenset({"PCG64"}),
+    "numpy.random.bit_generator": frozenset({"SeedSequence", "__pyx_unpickle_SeedSequence"}),
     "collections": frozenset({"OrderedDict"}),
     "builtins": frozenset({"slice", "complex"}),
 }
@@ -130,9 +132,8 @@ def _check_opcodes(data: bytes | memoryview) -> None:
             # An index far beyond what was stored makes the unpickler's memo that large.
             if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument is not None and int(argument) > count:
                 raise FormatError(f"the pickle stores at place {argument} after {count} steps; nothing was run")
-            if opcode.name in ("LONG1", "LONG4", "LONG", "INT") and isinstance(argument, int):
-                if argument.bit_length() > 4096:
-                    raise FormatError(f"the pickle holds a number of {argument.bit_length()} bits; nothing was run")
+            if isinstance(argument, int) and argument.bit_length() > 4096:
+                raise FormatError(f"the pickle holds a number of {argument.bit_length()} bits; nothing was run")
     except FormatError:
         raise
     except Exception as error:

@@ -30,6 +30,10 @@ MIN_STEPS = 1_000_000
 # A model must save this share of the bits, or it is not worth its time.
 MIN_SAVING = 0.01
 TREE_LEAVES = 16
+TREE_ROWS = 60_000
+# What ``auto`` spends on a candidate before it decides which to fit on everything.
+SCREEN_ROWS = 50_000
+SCREEN_EPOCHS = 3
 MEASURED_ROWS = 200_000
 
 
@@ -76,10 +80,15 @@ class _Task:
         self.report: Progress = lambda stage, fraction: None
         self.epochs: int | None = None
         self.seed = 0
+        self.measured: dict[int, tuple[Rows, Rows]] = {}
 
-    def quality(self, model: Model) -> Quality:
-        keys = score_rows(model, self.packed, _some(self.key_rows, MEASURED_ROWS, np.random.default_rng(1)))
-        queries = score_rows(model, self.packed, _some(self.held_rows, MEASURED_ROWS, np.random.default_rng(2)))
+    def quality(self, model: Model, max_rows: int = MEASURED_ROWS) -> Quality:
+        """Measured on the same keys and held-out negatives for every model of one size of sample."""
+        if max_rows not in self.measured:
+            rng = np.random.default_rng(self.seed)
+            self.measured[max_rows] = _some(self.key_rows, max_rows, rng), _some(self.held_rows, max_rows, rng)
+        key_rows, held_rows = self.measured[max_rows]
+        keys, queries = score_rows(model, self.packed, key_rows), score_rows(model, self.packed, held_rows)
         return measure(keys, queries, self.n_regions, self.fpr, self.deletability)
 
     def total_bits(self, quality: Quality, n_bytes: int) -> float:
@@ -97,7 +106,7 @@ class _Task:
 
 def _fit_table(task: _Task, features: Features, max_rows: int, stage: str, epochs: int | None = None) -> Any:
     """A logistic regression by stochastic gradients, a batch at a time; no matrix of all rows is ever made."""
-    from sklearn.linear_model import SGDClassifier  # type: ignore[import-untyped]
+    from sklearn.linear_model import SGDClassifier
 
     rng = np.random.default_rng(task.seed)
     positive, negative = _some(task.key_rows, max_rows, rng), _some(task.train_rows, max_rows, rng)
@@ -106,7 +115,7 @@ def _fit_table(task: _Task, features: Features, max_rows: int, stage: str, epoch
     rows = np.concatenate((positive, negative))
     probe = features.rows(task.packed, positive[:: max(1, len(positive) // 1000)])
     mean_columns = max(1.0, probe.nnz / probe.shape[0])
-    # One step moves a key's score by about eta0 * columns: the rate is set so that it is the same for short and long keys.
+    # One step moves a key's score by about eta0 * columns: the rate is set so that key length does not matter.
     estimator = SGDClassifier(
         loss="log_loss",
         alpha=1e-7,
@@ -163,13 +172,15 @@ def _train_ngram(task: _Task, max_bytes: int, weight_bits: int, features: Featur
     return _best_table(task, estimator, chosen, weight_bits, "ngram")
 
 
-def _train_svm(task: _Task, max_bytes: int, weight_bits: int, features: Features | None) -> tuple[Model, Quality]:
-    from sklearn.svm import LinearSVC  # type: ignore[import-untyped]
+def _train_svm(
+    task: _Task, max_bytes: int, weight_bits: int, features: Features | None, max_rows: int = 40_000
+) -> tuple[Model, Quality]:
+    from sklearn.svm import LinearSVC
 
     log2_weights = (max_bytes * 8 // weight_bits).bit_length() - 1
     chosen = features or _table_features(task, max(4, min(24, log2_weights)))
     task.report("fit LinearSVC", 0.0)
-    matrix, labels = _sample_matrix(task, chosen, 40_000)
+    matrix, labels = _sample_matrix(task, chosen, max_rows)
     estimator = LinearSVC(C=0.02, tol=1e-3, max_iter=200, random_state=task.seed)
     _quietly(estimator, matrix, labels)
     task.report("fit LinearSVC", 1.0)
@@ -180,10 +191,10 @@ def _train_svm(task: _Task, max_bytes: int, weight_bits: int, features: Features
 
 
 def _quietly(estimator: Any, matrix: Any, labels: Any) -> None:
-    """Fit without a warning when the iteration limit is reached: held-out negatives judge the result, not convergence."""
+    """Fit without a warning at the iteration limit: held-out negatives judge the result, not convergence."""
     import warnings
 
-    from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
+    from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -194,19 +205,20 @@ def _value_features(task: _Task, features: Features | None) -> Features:
     return features or Features(task.view, split=task.split)
 
 
-def _train_bayes(task: _Task, features: Features | None) -> tuple[Model, Quality]:
-    from sklearn.naive_bayes import GaussianNB  # type: ignore[import-untyped]
+def _train_bayes(task: _Task, features: Features | None, max_rows: int = 200_000) -> tuple[Model, Quality]:
+    from sklearn.naive_bayes import GaussianNB
 
     chosen = _value_features(task, features)
-    matrix, labels = _sample_matrix(task, chosen, 200_000)
+    matrix, labels = _sample_matrix(task, chosen, max_rows)
     model = compile(GaussianNB(var_smoothing=1e-6).fit(matrix, labels), chosen)
     return model, task.quality(model)
 
 
 def _train_trees(
-    task: _Task, max_bytes: int, features: Features | None, max_rows: int = 200_000
+    task: _Task, max_bytes: int, features: Features | None, max_rows: int = TREE_ROWS
 ) -> tuple[Model, Quality]:
-    from sklearn.ensemble import HistGradientBoostingClassifier  # type: ignore[import-untyped]
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     chosen = _value_features(task, features)
     per_tree = 4 + 6 * (2 * TREE_LEAVES - 1)
@@ -217,7 +229,9 @@ def _train_trees(
     estimator = HistGradientBoostingClassifier(
         max_iter=n_trees, max_leaf_nodes=leaves, learning_rate=0.3, early_stopping=False, random_state=task.seed
     )
-    model = compile(estimator.fit(matrix, labels), chosen)
+    # Threads that wait for each other by spinning cost more than they save on so few rows, above all on a busy machine.
+    with threadpool_limits(limits=1, user_api="openmp"):
+        model = compile(estimator.fit(matrix, labels), chosen)
     task.report("fit trees", 1.0)
     return model, task.quality(model)
 
@@ -254,19 +268,28 @@ def _train_auto(task: _Task, max_bytes: int, candidates: list[dict[str, Any]]) -
 
     largest = max_bytes.bit_length() - 1
     smallest = min(SMALLEST_BYTES.bit_length() - 1, largest)
-    screen_rows = 100_000
     tables: dict[tuple[int, int], float] = {}
-    for log2_weights in range(smallest, largest + 2):
+
+    def try_size(log2_weights: int) -> None:
+        if any(size == log2_weights for size, _ in tables) or not smallest <= log2_weights <= largest + 1:
+            return
         features = _table_features(task, log2_weights)
-        estimator = _fit_table(task, features, screen_rows, f"try {1 << log2_weights} weights", epochs=None)
+        fitted = _fit_table(task, features, SCREEN_ROWS, f"try {1 << log2_weights} weights", SCREEN_EPOCHS)
         for weight_bits in (8, 4):
             if smallest <= log2_weights - (weight_bits == 4) <= largest:
-                model, quality = _best_table(task, estimator, features, weight_bits, "ngram")
-                tables[log2_weights, weight_bits] = consider(model, quality, True)
+                model = compile(fitted, features, weight_bits=weight_bits, kind="ngram")
+                tables[log2_weights, weight_bits] = consider(model, task.quality(model, SCREEN_ROWS), True)
+
+    # Total bits fall and then rise with the size: try every fourth size, then the neighbours of the best.
+    for log2_weights in range(smallest, largest + 2, 2):
+        try_size(log2_weights)
+    middle = min(tables, key=lambda size: tables[size])[0]
+    try_size(middle - 1)
+    try_size(middle + 1)
     rest: list[Callable[[], tuple[Model, Quality]]] = [
-        lambda: _train_bayes(task, None),
-        lambda: _train_trees(task, min(max_bytes, 2048), None, 20_000),
-        lambda: _train_svm(task, min(max_bytes, 4096), 4, None),
+        lambda: _train_bayes(task, None, 20_000),
+        lambda: _train_trees(task, min(max_bytes, 2048), None, 10_000),
+        lambda: _train_svm(task, min(max_bytes, 4096), 4, None, 10_000),
     ]
     for attempt in rest:
         model, quality = attempt()
@@ -332,14 +355,15 @@ def train(
     max_bytes : int, optional
         The compiled model's size, at most: 8192 by default, 65536 for ``auto``.
     validation : float or iterable of keys
-        Which negatives are held out of training to measure the result: a share of ``negatives``, or negatives of your own
-        (then all of ``negatives`` is learnt from).
+        Which negatives are held out of training to measure the result: a share of ``negatives``, or negatives of
+        your own (then all of ``negatives`` is learnt from).
     fpr, deletability, n_regions : float, float, int
         What the filter behind the model is meant to reach; ``auto`` minimises its bits.
     n_keys : int, optional
         How many keys share the model's bits, if more than ``keys``.
     objective : callable, optional
-        ``objective(quality, n_bytes)`` gives total bits per key instead of the estimate for ``fpr`` and ``deletability``.
+        ``objective(quality, n_bytes)`` gives the total bits per key, instead of the estimate for ``fpr`` and
+        ``deletability``.
     features : Features, optional
         The view to learn from; chosen by looking at the keys by default.
     estimator : object, optional
@@ -381,7 +405,7 @@ def train(
     if max_bytes is not None and max_bytes < 16:
         raise ValueError(f"max_bytes must be at least 16, found {max_bytes}")
     try:
-        import sklearn  # type: ignore[import-untyped]  # noqa: F401
+        import sklearn  # noqa: F401
     except ImportError:
         raise ImportError("training needs scikit-learn; install it with pip install 'dlbf[train]'") from None
     rng = np.random.default_rng(random_state)
