@@ -13,6 +13,8 @@ __all__ = ["main"]
 COMMANDS = {
     "demo": "The main job, end to end, on keys made here.",
     "bench": "Measure dlbf beside its peers, same keys, same run.",
+    "fit": "Fit a learned filter to a file of keys and a file of absent keys.",
+    "info": "What a filter file is: kind, geometry, size, plan.",
     "plan": "Predict every design for a model and a budget; or draw the published figures.",
 }
 

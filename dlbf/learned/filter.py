@@ -415,6 +415,7 @@ class LearnedFilter(CompositeCore, Filter):
         """Move to a buffer where every exact set has room for such a key; False if they all have already."""
         needed = (ENTRY_BYTES + n_key_bytes + 3) // 4 * 4
         parts: list[Part] = []
+        full = False
         for number, (part, _, _) in enumerate(self._layout):
             grown = part
             if part.kind == format.KIND_EXACT:
@@ -424,11 +425,14 @@ class LearnedFilter(CompositeCore, Filter):
                 live = inside._used_bytes()
                 inside._detach()
                 if 4 * (n_keys + 1) > 3 * n_slots or n_used + needed > arena_bytes:
-                    # Twice what is needed now, so that the cost of moving is spread over as many keys again.
-                    n_slots = max(n_slots, ExactSet._slots_for(2 * (n_keys + 1)))
-                    grown = replace(part, params=(n_slots, 2 * (live + needed), 0, 0, 0))
+                    # Twice what is needed now, so that the cost of moving is spread over as many keys again; moving
+                    # alone makes room where the arena is full of keys that have left.
+                    full = True
+                    if 4 * (n_keys + 1) > 3 * n_slots:
+                        n_slots = ExactSet._slots_for(2 * (n_keys + 1))
+                    grown = replace(part, params=(n_slots, max(arena_bytes, 2 * (live + needed)), 0, 0, 0))
             parts.append(grown)
-        if parts == [part for part, _, _ in self._layout]:
+        if not full:
             return False
         head = DIRECTORY.unpack_from(self._payload())
         buffer = assemble(parts, head[4 : 4 + head[0] - 1], self.model, bool(head[2]), self._plan.to_dict())
