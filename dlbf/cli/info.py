@@ -19,9 +19,8 @@ __all__ = ["command"]
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
     """Kind, geometry, size and, of a learned filter, the plan; every byte is checked."""
-    with path.open("rb") as file:
-        header = format.read_header(file.read(format.HEADER_BYTES), str(path), path.stat().st_size)
-    keyed = header.hash_kind == format.HASH_SIPHASH
+    header = format.read_header(path.read_bytes(), str(path))
+    keyed = header.hash_kind == format.HASH_SIP24
     facts: dict[str, Any] = {
         "file": str(path),
         "file_bytes": path.stat().st_size,

@@ -303,15 +303,11 @@ def _alternatives(design: str, found: Plan, arguments: dict[str, Any], model: Mo
             other = plan(name, **{k: v for k, v in arguments.items() if k != "bases"})
             if other.feasible:
                 others.append(Alternative(name, other.bits, "counters cost more than fingerprints"))
-    candidates = model.report.get("candidates", []) if model.report else []
-    for candidate in candidates:
-        others.append(
-            Alternative(
-                f"{candidate.get('kind', 'model')}, {candidate.get('nbytes', candidate.get('bytes', 0))} bytes",
-                candidate.get("total_bits_per_key", candidate.get("bits")),
-                "estimated on a sample while choosing the model",
-            )
-        )
+    for candidate in model.report.get("candidates", ()) if model.report else ():
+        if not candidate.get("screened") or candidate["kind"] == "none":
+            continue
+        name = f"{candidate['kind']} model, {candidate['nbytes']:,} bytes"
+        others.append(Alternative(name, candidate["total_bits"], "estimated on a sample"))
     return others
 
 

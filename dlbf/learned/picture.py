@@ -7,7 +7,7 @@ from dlbf.learned.explanation import Explanation
 
 __all__ = ["draw_tradeoff"]
 
-DELETABILITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.99)
+DELETABILITIES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98)
 RATES = (0.05, 0.01, 0.001)
 COLOURS = ("#1b9e77", "#7570b3", "#d95f02")
 
