@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import url_keys
+from conftest import SECRET, url_keys
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -337,6 +337,36 @@ def test_list_that_shrinks_during_a_batch_is_read_as_it_is():
     finally:
         stop.set()
         thread.join()
+
+
+def test_list_that_is_emptied_while_its_keys_are_hashed_keeps_them_alive():
+    # Large keys, so that hashing without the GIL takes long enough for another thread to drop
+    # them and to write over the memory they were in.
+    def large_keys():
+        return [b"%05d" % i * 4000 for i in range(1000)]
+
+    f = dlbf.BloomFilter(1000, 1e-9, secret=SECRET)
+    f.update(large_keys())
+    read = 0
+    for _ in range(10):
+        keys = large_keys()
+        ready, start = threading.Event(), threading.Event()
+
+        def drop(keys=keys, ready=ready, start=start):
+            ready.set()
+            start.wait()
+            keys.clear()
+            return [b"\xff" * 20_000 for _ in range(1000)]
+
+        thread = threading.Thread(target=drop)
+        thread.start()
+        ready.wait()
+        start.set()
+        answers = f.contains_many(keys)
+        thread.join()
+        assert answers.all()
+        read += len(answers)
+    assert read > 0
 
 
 def test_list_that_is_replaced_during_a_batch_keeps_its_keys_alive():
