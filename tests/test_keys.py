@@ -340,33 +340,41 @@ def test_list_that_shrinks_during_a_batch_is_read_as_it_is():
 
 
 def test_list_that_is_emptied_while_its_keys_are_hashed_keeps_them_alive():
-    # Large keys, so that hashing without the GIL takes long enough for another thread to drop
-    # them and to write over the memory they were in.
-    def large_keys():
-        return [b"%05d" % i * 4000 for i in range(1000)]
+    # A thread empties the list in the middle of a batch: the keys must die by the batch's hand, not by the thread's.
+    died_in = []
 
-    f = dlbf.BloomFilter(1000, 1e-9, secret=SECRET)
-    f.update(large_keys())
-    read = 0
-    for _ in range(10):
-        keys = large_keys()
-        ready, start = threading.Event(), threading.Event()
+    class Key(bytes):
+        def __del__(self):
+            died_in.append(threading.get_ident())
 
-        def drop(keys=keys, ready=ready, start=start):
+    f = dlbf.BloomFilter(1000, secret=SECRET)
+    overlaps = 0
+    for _ in range(200):
+        keys = [Key(b"%05d" % i * 4000) for i in range(500)]
+        ready, inside = threading.Event(), threading.Event()
+        seen = []
+
+        def drop(keys=keys, ready=ready, inside=inside, seen=seen):
             ready.set()
-            start.wait()
+            inside.wait()
             keys.clear()
-            return [b"\xff" * 20_000 for _ in range(1000)]
+            seen.append(inside.is_set())
 
         thread = threading.Thread(target=drop)
         thread.start()
         ready.wait()
-        start.set()
+        died_in.clear()
+        inside.set()
         answers = f.contains_many(keys)
+        inside.clear()
         thread.join()
-        assert answers.all()
-        read += len(answers)
-    assert read > 0
+        # All were read, and the list was empty before the batch came back: it was emptied in between.
+        if len(answers) == 500 and seen == [True]:
+            overlaps += 1
+            assert died_in == [threading.get_ident()] * 500
+        if overlaps == 5:
+            break
+    assert overlaps > 0
 
 
 def test_list_that_is_replaced_during_a_batch_keeps_its_keys_alive():
