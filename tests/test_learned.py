@@ -378,9 +378,7 @@ def test_open_for_writing_keeps_changes(tmp_path):
 def test_file_of_a_killed_writer_is_recovered_or_refused(tmp_path):
     for lf, recovers in ((fitted("lbf-2cbf"), True), (with_exact_set()[0], False)):
         path = _saved(lf, tmp_path)
-        code = (
-            f"import dlbf, os; f = dlbf.open_filter({str(path)!r}, 'r+'); f.add(b'late'); f._file.map.flush(); os._exit(1)"
-        )
+        code = f"import dlbf, os; f = dlbf.open_filter({str(path)!r}, 'r+'); f.add(b'late'); f._file.map.flush(); os._exit(1)"
         subprocess.run([sys.executable, "-c", code], check=False)
         with pytest.raises(dlbf.ChecksumError, match="recover"):
             dlbf.open_filter(path)

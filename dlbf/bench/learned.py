@@ -133,7 +133,9 @@ def sizes(split: Split, kind: str = "auto", say: Say = lambda text: None) -> lis
     return rows
 
 
-def query_times(split: Split, rounds: int = 9, n_queries: int = 100_000, say: Say = lambda text: None) -> dict[str, Any]:
+def query_times(
+    split: Split, rounds: int = 9, n_queries: int = 100_000, say: Say = lambda text: None
+) -> dict[str, Any]:
     """One absent key and a batch, in turns with rbloom and, one key at a time, with learnedbf."""
     say("fitting for the timing")
     lf = LearnedFilter.fit(split.keys, split.negatives, fpr=0.01, model="ngram", progress=False)

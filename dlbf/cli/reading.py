@@ -79,7 +79,9 @@ def _from_parquet(path: Path, column: str | None) -> list[bytes]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise click.ClickException(f"{path}: Parquet needs pyarrow ({error}); install it with: pip install pyarrow") from error
+        raise click.ClickException(
+            f"{path}: Parquet needs pyarrow ({error}); install it with: pip install pyarrow"
+        ) from error
     try:
         names = pyarrow.parquet.read_schema(path).names
         if column is None and len(names) != 1:

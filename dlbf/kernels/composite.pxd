@@ -34,6 +34,7 @@ from dlbf.kernels.deletable cimport Deletable
 from dlbf.kernels.dleft cimport DLeft
 from dlbf.kernels.exact cimport Exact
 from dlbf.kernels.scoring cimport Model
+from dlbf.kernels.succinct cimport Succinct
 from dlbf.kernels.types cimport int32_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
@@ -48,6 +49,7 @@ cdef enum:
     PART_DLEFT = 4
     PART_CUCKOO = 5
     PART_EXACT = 6
+    PART_SUCCINCT = 7
 
 ctypedef struct Part:
     uint32_t kind
@@ -59,6 +61,7 @@ ctypedef struct Part:
     DLeft dleft
     Deletable deletable
     Exact exact
+    Succinct succinct
 
 ctypedef struct Composite:
     uint32_t n_regions

@@ -19,6 +19,9 @@ from dlbf.kernels.exact cimport (
 from dlbf.kernels.hashing cimport hash_for_filter
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk, KeyReader
 from dlbf.kernels.scoring cimport MODEL_NONE, model_open, model_score
+from dlbf.kernels.succinct cimport (
+    succinct_add, succinct_contains, succinct_prefetch, succinct_set_geometry, succinct_subtract,
+)
 from dlbf.kernels.types cimport (
     gate_read, gate_read_done, gate_write, gate_write_done, load32, load64, store64, uint16_t,
 )
@@ -53,6 +56,8 @@ cdef inline bint part_contains(const Part* p, uint64_t h, const uint8_t* key, si
         return cuckoo_contains(&p.cuckoo, p.data, h)
     if p.kind == PART_BITS or p.kind == PART_COUNTERS:
         return cells_contains(&p.cells, p.data, h)
+    if p.kind == PART_SUCCINCT:
+        return succinct_contains(&p.succinct, p.data, h)
     if p.kind == PART_DLEFT:
         return dleft_contains(&p.dleft, p.data, h)
     if p.kind == PART_DELETABLE:
@@ -68,6 +73,8 @@ cdef inline void part_prefetch(const Part* p, uint64_t h) noexcept nogil:
         cuckoo_prefetch(&p.cuckoo, p.data, h)
     elif p.kind == PART_BITS or p.kind == PART_COUNTERS:
         cells_prefetch(&p.cells, p.data, h)
+    elif p.kind == PART_SUCCINCT:
+        succinct_prefetch(&p.succinct, p.data, h)
     elif p.kind == PART_DELETABLE:
         cells_prefetch(&p.deletable.cells, p.data, h)
     elif p.kind == PART_DLEFT:
@@ -86,6 +93,8 @@ cdef inline bint part_add(Part* p, uint64_t h, const uint8_t* key, size_t n) noe
     if p.kind == PART_BITS or p.kind == PART_COUNTERS:
         cells_add(&p.cells, p.data, h)
         return True
+    if p.kind == PART_SUCCINCT:
+        return succinct_add(&p.succinct, p.data, h)
     if p.kind == PART_DLEFT:
         dleft_fingerprint(&p.dleft, h, &b, &r)
         return dleft_insert(&p.dleft, p.data, b, r, 1)
@@ -104,6 +113,8 @@ cdef inline bint part_remove(Part* p, uint64_t h, const uint8_t* key, size_t n) 
         return cuckoo_remove(&p.cuckoo, p.data, h)
     if p.kind == PART_BITS or p.kind == PART_COUNTERS:
         return cells_subtract(&p.cells, p.data, h)
+    if p.kind == PART_SUCCINCT:
+        return succinct_subtract(&p.succinct, p.data, h)
     if p.kind == PART_DLEFT:
         return dleft_subtract(&p.dleft, p.data, h)
     if p.kind == PART_DELETABLE:
@@ -115,7 +126,7 @@ cdef inline bint part_remove(Part* p, uint64_t h, const uint8_t* key, size_t n) 
 
 
 cdef inline bint part_may_be_full(const Part* p) noexcept nogil:
-    return p.kind == PART_CUCKOO or p.kind == PART_DLEFT or p.kind == PART_EXACT
+    return p.kind == PART_CUCKOO or p.kind == PART_DLEFT or p.kind == PART_EXACT or p.kind == PART_SUCCINCT
 
 
 cdef bint part_pour(const Part* source, Part* target) noexcept nogil:
@@ -150,6 +161,8 @@ cdef object part_open(Part* p, uint32_t number, params):
         p.cells.n_blocks = p.cells.n_cells // p.cells.block_cells if p.cells.block_cells else 1
         p.cells.log2_bits = {1: 0, 2: 1, 4: 2, 8: 3}[params[3]]
         p.cells.max_count = (1 << <int>params[3]) - 1
+    elif p.kind == PART_SUCCINCT:
+        succinct_set_geometry(&p.succinct, params[0], params[1], params[3])
     elif p.kind == PART_DELETABLE:
         p.deletable.cells.n_cells, p.deletable.cells.n_hashes = params[0], params[1]
         p.deletable.cells.n_blocks = p.deletable.cells.max_count = 1

@@ -15,6 +15,7 @@ from dlbf.filters.base import Filter, aligned_zeros
 from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
 from dlbf.filters.deletable import DeletableBloomFilter
 from dlbf.filters.exact import ExactSet
+from dlbf.filters.succinct import SuccinctCountingFilter
 from dlbf.filters.tables import CuckooFilter, DLeftFilter
 from dlbf.models import Model
 from dlbf.theory import Design, FilterPlan, Plan, get_design
@@ -27,6 +28,7 @@ from dlbf.theory.rates import (
     cuckoo_geometry,
     dleft_fpr,
     dleft_geometry,
+    succinct_geometry,
 )
 
 __all__ = ["Part", "assemble", "build_parts", "composite_bytes", "part_bytes", "part_fpr"]
@@ -45,7 +47,15 @@ FEW_KEYS = 16
 
 CLASSES: dict[int, type[Filter]] = {
     cls.KIND: cls
-    for cls in (BloomFilter, CountingBloomFilter, DeletableBloomFilter, DLeftFilter, CuckooFilter, ExactSet)
+    for cls in (
+        BloomFilter,
+        CountingBloomFilter,
+        DeletableBloomFilter,
+        DLeftFilter,
+        CuckooFilter,
+        ExactSet,
+        SuccinctCountingFilter,
+    )
 }
 KIND_OF_BASE = {
     "bits": format.KIND_BLOOM,
@@ -54,6 +64,7 @@ KIND_OF_BASE = {
     "d-left": format.KIND_DLEFT,
     "cuckoo": format.KIND_CUCKOO,
     "exact": format.KIND_EXACT,
+    "succinct": format.KIND_SUCCINCT,
 }
 BASE_OF_KIND = {kind: base for base, kind in KIND_OF_BASE.items()}
 
@@ -93,7 +104,7 @@ def part_bytes(kind: int, params: Sequence[int]) -> int:
 
 def part_fpr(kind: int, params: Sequence[int], n_keys: int) -> float:
     """False-positive rate of a part that holds ``n_keys``."""
-    if kind in (format.KIND_BLOOM, format.KIND_COUNTING):
+    if kind in (format.KIND_BLOOM, format.KIND_COUNTING, format.KIND_SUCCINCT):
         return cell_fpr(n_keys, params[0], params[1], params[2])
     if kind == format.KIND_DELETABLE:
         return cell_fpr(n_keys, params[0], params[1])
@@ -128,6 +139,9 @@ def part_params(plan: FilterPlan, n_keys: int, counter_bits: int) -> tuple[int, 
         total = geometry.n_cells
         regions = max(1, round(total * (plan.marks or 0.1)))
         return (total - regions, geometry.n_hashes, regions)
+    if plan.base == "succinct":
+        n_cells, n_hashes, n_slots = succinct_geometry(n_keys, min(plan.fpr, 0.999))
+        return (n_cells, n_hashes, 0, n_slots)
     if plan.base == "d-left":
         return tuple(dleft_geometry(n_keys, plan.fpr))
     if plan.base == "cuckoo":

@@ -242,9 +242,10 @@ class LearnedFilter(CompositeCore, Filter):
 
     def _recovered_count(self, where: str) -> int:
         for part, _, _ in self._layout:
-            if part.kind == format.KIND_EXACT:
+            if part.kind in (format.KIND_EXACT, format.KIND_SUCCINCT):
                 raise ChecksumError(
-                    f"{where}: was being written and not closed; an exact set may be half changed. Build it again"
+                    f"{where}: was being written and not closed; a {format.KIND_NAMES[part.kind]} in it may be half "
+                    "changed. Build it again"
                 )
             if part.kind == format.KIND_CUCKOO and cuckoo_bucket_bits(*part.params[1:3]) > WORD_BITS:
                 raise ChecksumError(
@@ -421,7 +422,10 @@ class LearnedFilter(CompositeCore, Filter):
             if part.kind == format.KIND_EXACT:
                 inside = self._part_filter(number)
                 n_slots, arena_bytes = part.params[:2]
-                n_keys, n_used = len(inside), int.from_bytes(self._payload()[self._layout[number][1] + 8 :][:8], "little")
+                n_keys, n_used = (
+                    len(inside),
+                    int.from_bytes(self._payload()[self._layout[number][1] + 8 :][:8], "little"),
+                )
                 live = inside._used_bytes()
                 inside._detach()
                 if 4 * (n_keys + 1) > 3 * n_slots or n_used + needed > arena_bytes:

@@ -35,8 +35,8 @@ __all__ = [
 
 LN2_SQUARED = math.log(2.0) ** 2
 
-# Bits per cell of the succinct counters: one plain bit, and at half fill about 1.1 bits of rank-coded counts.
-SUCCINCT_CELL_BITS = 2.1
+# Bits per cell of the succinct counters: one plain bit, one of rank-coded counts, and the overflow slots.
+SUCCINCT_CELL_BITS = 2.03
 
 # Bits per *deleted* key of an exact set: 1.5 slots of 64 bits, and 32 bytes for the key itself and its length.
 EXACT_SET_BITS = 1.5 * 64 + 32 * 8

@@ -25,7 +25,7 @@ __all__ = ["AUTO_BASES", "FilterPlan", "Plan", "RegionPlan", "plan"]
 Floats = npt.NDArray[np.float64]
 
 # What `auto` chooses from, region by region.
-AUTO_BASES = ("counters", "d-left", "cuckoo")
+AUTO_BASES = ("counters", "succinct", "d-left", "cuckoo")
 
 # Keys a per-key formula is evaluated for when it needs a number of keys (the limit is reached to 1e-5 long before).
 _MANY_KEYS = 1_000_000
