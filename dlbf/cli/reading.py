@@ -55,7 +55,7 @@ def _from_text(file: BinaryIO, column: str | None, name: str) -> list[bytes]:
 
 
 def _from_csv(file: BinaryIO, column: str, name: str) -> list[bytes]:
-    rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+    rows = csv.reader(io.StringIO(file.read().decode(), newline=""))
     heading = next(rows, [])
     found = []
     if column in heading:
