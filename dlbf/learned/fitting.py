@@ -154,8 +154,9 @@ def fit(
     model_bits = 8 * chosen.nbytes / n_keys
     aim = fpr
     if fpr is not None and chosen.kind != "none":
-        # A rate f measured on n held-out negatives is uncertain by sqrt(f / n): aim that much lower.
-        aim = fpr * max(0.5, 1 - math.sqrt(1 / max(1.0, fpr * n_held)))
+        # A rate f measured on n held-out negatives is uncertain by sqrt(f / n), and thresholds and model were chosen by
+        # the same negatives: aim lower by one and a half times that.
+        aim = fpr * max(0.5, 1 - 1.5 * math.sqrt(1 / max(1.0, fpr * n_held)))
     arguments: dict[str, Any] = {
         "bits_per_key": bits_per_key,
         "fpr": aim,
