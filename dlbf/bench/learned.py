@@ -133,7 +133,9 @@ def sizes(split: Split, kind: str = "auto", say: Say = lambda text: None) -> lis
     return rows
 
 
-def query_times(split: Split, rounds: int = 9, n_queries: int = 100_000, say: Say = lambda text: None) -> dict[str, Any]:
+def query_times(
+    split: Split, rounds: int = 9, n_queries: int = 100_000, say: Say = lambda text: None
+) -> dict[str, Any]:
     """One absent key and a batch, in turns with rbloom and, one key at a time, with learnedbf."""
     say("fitting for the timing")
     lf = LearnedFilter.fit(split.keys, split.negatives, fpr=0.01, model="ngram", progress=False)
@@ -182,7 +184,7 @@ def _each(filter_: Any) -> Callable[[Sequence[bytes]], None]:
 
 
 def _learnedbf(split: Split, say: Say) -> float | str:
-    """Nanoseconds for one key of the PyPI package learnedbf, or why not; a small fit, for its time does not depend on it."""
+    """Nanoseconds for one key of the PyPI package learnedbf, or why not; its time does not depend on the fit."""
     try:
         importlib.metadata.version("learnedbf")
         import numpy as np

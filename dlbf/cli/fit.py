@@ -36,7 +36,9 @@ __all__ = ["command"]
 @click.option("--column", help="Read this column of CSV (or Parquet) instead of lines.")
 @click.option("--negatives-column", help="The same for NEGATIVES where it differs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same input and seed, same filter.")
-@click.option("--tradeoff", type=click.Path(dir_okay=False, path_type=Path), help="Draw bits against deletability (PNG).")
+@click.option(
+    "--tradeoff", type=click.Path(dir_okay=False, path_type=Path), help="Draw bits against deletability (PNG)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(
     keys_file: str,
@@ -126,7 +128,9 @@ def _reporter(bar: Progress) -> Callable[[str, float], None]:
 def _secret(path: Path) -> bytes:
     secret = path.read_bytes()
     if len(secret) != 16:
-        raise click.ClickException(f"{path}: a secret has 16 bytes, found {len(secret)}; make one with: head -c 16 /dev/urandom")
+        raise click.ClickException(
+            f"{path}: a secret has 16 bytes, found {len(secret)}; make one with: head -c 16 /dev/urandom"
+        )
     return secret
 
 
@@ -136,4 +140,6 @@ def _draw(lf: Any, path: Path) -> None:
     try:
         draw_tradeoff(lf.plan, path)
     except ImportError as error:
-        raise click.ClickException(f"the picture needs matplotlib ({error}); install it with: pip install 'dlbf[plot]'") from error
+        raise click.ClickException(
+            f"the picture needs matplotlib ({error}); install it with: pip install 'dlbf[plot]'"
+        ) from error

@@ -42,7 +42,9 @@ def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
                 names = (COMMON_PARAMS + type(found).PARAMS)[3:]
                 facts["geometry"] = dict(zip(names, found._params[3:], strict=True))
     if as_json:
-        click.echo(json.dumps(facts | ({"plan": plan.to_dict()} if plan is not None else {}), indent=2, allow_nan=False))
+        click.echo(
+            json.dumps(facts | ({"plan": plan.to_dict()} if plan is not None else {}), indent=2, allow_nan=False)
+        )
         return
     for name, value in facts.items():
         if isinstance(value, dict):
