@@ -169,6 +169,18 @@ def test_every_bit_flip_is_an_error_in_bytes(tiny):
             type(tiny).from_bytes(damaged)
 
 
+def test_contents_and_sums_of_another_filter_are_an_error(tiny, tmp_path):
+    # Each chunk fits its sum; only the header knows that they are not its own.
+    other = tiny.copy()
+    other.clear()
+    other.add(b"key3")
+    mixed = tiny.to_bytes()[:256] + other.to_bytes()[256:]
+    (tmp_path / "f").write_bytes(mixed)
+    for read in (type(tiny).from_bytes, lambda _: dlbf.open_filter(tmp_path / "f")):
+        with pytest.raises(dlbf.ChecksumError, match="chunk sums do not match the header"):
+            read(mixed)
+
+
 @pytest.mark.parametrize("mode", ["r", "r+"])
 def test_every_bit_flip_is_an_error_or_loses_no_key_in_files(tiny, tmp_path, mode):
     path = tmp_path / "f"

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import url_keys
+from conftest import SECRET, url_keys
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -337,6 +337,44 @@ def test_list_that_shrinks_during_a_batch_is_read_as_it_is():
     finally:
         stop.set()
         thread.join()
+
+
+def test_list_that_is_emptied_while_its_keys_are_hashed_keeps_them_alive():
+    # A thread empties the list in the middle of a batch: the keys must die by the batch's hand, not by the thread's.
+    died_in = []
+
+    class Key(bytes):
+        def __del__(self):
+            died_in.append(threading.get_ident())
+
+    f = dlbf.BloomFilter(1000, secret=SECRET)
+    overlaps = 0
+    for _ in range(200):
+        keys = [Key(b"%05d" % i * 4000) for i in range(500)]
+        ready, inside = threading.Event(), threading.Event()
+        seen = []
+
+        def drop(keys=keys, ready=ready, inside=inside, seen=seen):
+            ready.set()
+            inside.wait()
+            keys.clear()
+            seen.append(inside.is_set())
+
+        thread = threading.Thread(target=drop)
+        thread.start()
+        ready.wait()
+        died_in.clear()
+        inside.set()
+        answers = f.contains_many(keys)
+        inside.clear()
+        thread.join()
+        # All were read, and the list was empty before the batch came back: it was emptied in between.
+        if len(answers) == 500 and seen == [True]:
+            overlaps += 1
+            assert died_in == [threading.get_ident()] * 500
+        if overlaps == 5:
+            break
+    assert overlaps > 0
 
 
 def test_list_that_is_replaced_during_a_batch_keeps_its_keys_alive():
