@@ -205,11 +205,9 @@ def test_false_negatives_stay_within_the_planned_bound(design):
     assert not lf.contains_many(gone).any()
 
 
-@pytest.mark.parametrize("design", PROMISING)
+@pytest.mark.parametrize("design", sorted(set(PROMISING) & set(DELETABLE)))
 def test_heavy_removal_never_loses_what_is_kept(design):
     lf = fitted(design).copy()
-    if not lf.deletable:
-        pytest.skip("cannot delete")
     rng = random.Random(3)
     order = rng.sample(KEYS, len(KEYS))
     for start in range(0, len(order), 250):
@@ -671,7 +669,7 @@ def test_plan_survives_a_round_trip_and_explains_itself():
 
 
 def test_tradeoff_rises_with_deletability_and_falls_with_the_rate():
-    curves = fit(fpr=0.02).plan.tradeoff(deletabilities=(0.0, 0.5, 0.9), rates=(0.05, 0.01))
+    curves = fit(fpr=0.02).plan.tradeoff(deletabilities=(0.0, 0.9), rates=(0.05, 0.01))
     for points in curves.values():
         bits = [b for _, b in points]
         assert bits == sorted(bits)

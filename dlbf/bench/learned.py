@@ -1,5 +1,6 @@
 """``dlbf bench learned``: every design at one budget, the sizes of ``auto``, and its speed beside its peers."""
 
+import gc
 import importlib.metadata
 import random
 import resource
@@ -134,9 +135,7 @@ def sizes(split: Split, kind: str = "auto", say: Say = lambda text: None) -> lis
     return rows
 
 
-def query_times(
-    split: Split, rounds: int = 60, n_queries: int = 4000, say: Say = lambda text: None
-) -> dict[str, Any]:
+def query_times(split: Split, rounds: int = 60, n_queries: int = 4000, say: Say = lambda text: None) -> dict[str, Any]:
     """One absent key and a batch, in turns with rbloom and, one key at a time, with learnedbf."""
     say("fitting for the timing")
     lf = LearnedFilter.fit(split.keys, split.negatives, fpr=0.01, model="ngram", progress=False)
@@ -162,7 +161,11 @@ def query_times(
         return [bytes(bytearray(key)) for key in rng.choices(split.unseen, k=n_queries)]
 
     say("asking for absent keys")
-    times = side_by_side(contenders, fresh, rounds)
+    gc.freeze()  # else every turn would first look at millions of keys
+    try:
+        times = side_by_side(contenders, fresh, rounds)
+    finally:
+        gc.unfreeze()
     for name, timing in times.items():
         result[f"{name} ns"] = timing.best
         if "rbloom" in times and name != "rbloom":
