@@ -45,8 +45,7 @@ def test_fit_writes_a_filter_that_info_explains(files):
 
 def test_fit_reads_compressed_csv_parquet_and_standard_input(files):
     pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
-
+    pytest.importorskip("pyarrow.parquet")
     (files / "keys.gz").write_bytes(gzip.compress((files / "keys.txt").read_bytes()))
     (files / "asked.xz").write_bytes(lzma.compress((files / "asked.txt").read_bytes()))
     rows = [f'{i},"{key.decode()}"' for i, key in enumerate(KEYS)]

@@ -22,16 +22,12 @@ def split(request, data_dir) -> Split:
     return {"random": random_split, "hard": hard_split}[request.param](*read_urls(data_dir))
 
 
-@pytest.fixture(scope="module")
-def model(split) -> models.Model:
-    return models.train(
-        split.learnt_keys, split.learnt_negatives, kind="ngram", validation=split.negatives, n_keys=len(split.keys),
-        progress=False,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(("fpr", "deletability"), [(0.01, 0.0), (0.01, 0.9), (0.001, 0.9)])
-def test_auto_on_real_urls_is_within_its_bits(split, model, fpr, deletability):
+def test_auto_on_real_urls_is_within_its_bits(split, fpr, deletability):
+    model = models.train(
+        split.learnt_keys, split.learnt_negatives, kind="auto", fpr=fpr, deletability=deletability,
+        validation=split.negatives, n_keys=len(split.keys), progress=False,
+    )  # fmt: skip
     lf = LearnedFilter.fit(split.keys, split.negatives, fpr=fpr, deletability=deletability, model=model, progress=False)
     assert lf.bits_per_key <= BARS[split.name][fpr, deletability]
     assert lf.contains_many(split.keys).all()

@@ -13,10 +13,7 @@ import click
 
 __all__ = ["read_keys_from"]
 
-OPENERS: dict[str, Callable[[Path], Any]] = {
-    ".gz": lambda path: gzip.open(path, "rb"),
-    ".xz": lambda path: lzma.open(path, "rb"),
-}
+OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
 
 
 def read_keys_from(name: str, column: str | None) -> list[bytes]:
@@ -40,8 +37,7 @@ def read_keys_from(name: str, column: str | None) -> list[bytes]:
             return _from_text(sys.stdin.buffer, column, "standard input")
         if path.suffix in (".parquet", ".pq"):
             return _from_parquet(path, column)
-        opener = OPENERS.get(path.suffix, lambda path: path.open("rb"))
-        with opener(path) as file:
+        with OPENERS[path.suffix](path) if path.suffix in OPENERS else path.open("rb") as file:
             return _from_text(file, column, name)
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, csv.Error) as error:
         raise click.ClickException(f"{name}: cannot be read: {error}") from error

@@ -385,7 +385,7 @@ cdef class CompositeCore(FilterCore):
         cdef const Composite* c = &self.composite
         cdef uint16_t index[CHUNK_KEYS]
         cdef uint8_t region[CHUNK_KEYS]
-        cdef Py_ssize_t i, at, n = 0, left
+        cdef Py_ssize_t i, at, n = 0
         cdef uint32_t r
         memset(out, 0, chunk.n)
         if c.has_initial:

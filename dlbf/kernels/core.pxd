@@ -4,8 +4,8 @@ A kernel fills in the leaves below.  Contract of the leaves:
 
 * they get a key's hash (already separated by filter id) and, for exact sets, the key itself;
 * they trust their input and never fail; ``_add`` answers 1, or 0 when there is no room, or -1 when the key
-  cannot be taken, and then has changed nothing; ``_remove`` answers ``KEY_ABSENT`` when the key is certainly not there, or
-  ``KEY_NO_ROOM`` when remembering the removal needs room, and then has changed nothing;
+  cannot be taken, and then has changed nothing; ``_remove`` answers ``KEY_ABSENT`` when the key is certainly not
+  there, or ``KEY_NO_ROOM`` when remembering the removal needs room, and then has changed nothing;
 * they run without the GIL, readers beside readers, a writer alone (the gate sees to that).
 """
 

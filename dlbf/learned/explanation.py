@@ -52,6 +52,11 @@ class Explanation:
         What was asked for.
     warnings : tuple of str
         What a user should know.
+    bins : tuple of (float, float)
+        Shares of keys and of held-out negatives in fine bins of the score, low first: what other targets would be
+        planned with.
+    held_out : int
+        Number of negatives held out.
     """
 
     design: str
@@ -73,6 +78,8 @@ class Explanation:
     measured_fpr: float | None = None
     alternatives: tuple[Alternative, ...] = ()
     warnings: tuple[str, ...] = ()
+    bins: tuple[tuple[float, float], ...] = ()
+    held_out: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -96,6 +103,7 @@ class Explanation:
         values["regions"] = tuple(Region(**region) for region in values["regions"])
         values["alternatives"] = tuple(Alternative(**other) for other in values["alternatives"])
         values["warnings"] = tuple(values["warnings"])
+        values["bins"] = tuple((float(keys), float(queries)) for keys, queries in values.get("bins", ()))
         return cls(**values)
 
     def tradeoff(
@@ -108,18 +116,19 @@ class Explanation:
         Returns
         -------
         dict
-            Rate to list of (deletability, bits per key); computed, from the shares of the regions.
+            Rate to list of (deletability, bits per key); computed, with regions cut anew for each target.
         """
-        keys = [region.key_share for region in self.regions]
-        queries = [region.query_share for region in self.regions]
+        bins = self.bins or tuple((region.key_share, region.query_share) for region in self.regions)
+        keys, queries = zip(*bins, strict=True)
         curves: dict[float, list[tuple[float, float]]] = {}
         for rate in rates:
             curves[rate] = []
             for deletability in deletabilities:
                 found = theory_plan(
                     "auto",
-                    key_shares=keys,
-                    query_shares=queries,
+                    key_shares=[share / sum(keys) for share in keys],
+                    query_shares=[share / sum(queries) for share in queries],
+                    query_floor=1 / self.held_out if self.held_out else 0.0,
                     fpr=rate,
                     deletability=deletability,
                     model_bits_per_key=self.model_bits_per_key,
@@ -141,15 +150,16 @@ class Explanation:
         if self.initial_base is not None:
             bits = 8 * self.initial_bytes / max(1, self.n_keys)
             lines.append(
-                f"{'initial':<8}{'':>11}{1:>9.2%}{1:>10.3%}  {self.initial_base:<10}{bits:>9.2f}{self.initial_fpr:>10.3%}"
+                f"{'initial':<8}{'':>11}{1:>9.2%}{1:>10.3%}  {self.initial_base:<10}{bits:>9.2f}"
+                f"{self.initial_fpr:>10.3%}"
             )
         for number, region in enumerate(self.regions):
             low = "" if region.low is None else str(region.low)
             bits = 8 * region.n_bytes / region.n_keys if region.n_keys else 0.0
             measured = "-" if region.measured_fpr is None else f"{region.measured_fpr:.3%}"
             lines.append(
-                f"{number:<8}{low:>11}{region.key_share:>9.2%}{region.query_share:>10.3%}  {region.base:<10}{bits:>9.2f}"
-                f"{region.fpr:>10.3%}{measured:>10}"
+                f"{number:<8}{low:>11}{region.key_share:>9.2%}{region.query_share:>10.3%}  {region.base:<10}"
+                f"{bits:>9.2f}{region.fpr:>10.3%}{measured:>10}"
                 + (f"  deleted: {region.deleted_base}" if region.deleted_base else "")
             )
         if self.alternatives:

@@ -40,8 +40,8 @@ __all__ = ["LearnedFilter"]
 class LearnedFilter(CompositeCore, Filter):
     """A deletable filter with a model in it: several times smaller than one without, where keys have structure.
 
-    Make one with :meth:`fit`; open a saved one with :func:`dlbf.open_filter` or :meth:`from_bytes`.  It has every method
-    of the other filters.
+    Make one with :meth:`fit`; open a saved one with :func:`dlbf.open_filter` or :meth:`from_bytes`.  It has every
+    method of the other filters, and holds a key once: like a store, do not add a key that is there.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class LearnedFilter(CompositeCore, Filter):
     KIND = format.KIND_LEARNED
     PARAMS = ("payload_bytes",)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     _plan: Explanation
     _model: Model | None = None
@@ -100,8 +100,8 @@ class LearnedFilter(CompositeCore, Filter):
         fpr : float, optional
             Target false-positive rate for queries like ``negatives``; 0.01 unless ``bits_per_key`` is given.
         deletability : float, optional
-            Least share of removed keys that answer "absent" afterwards.  A removed key still looks like a key, so this is
-            what costs most: 0.9 (the default of ``auto``) needs at least 3.3 bits per key.  Other designs take what
+            Least share of removed keys that answer "absent" afterwards.  A removed key still looks like a key, so this
+            is what costs most: 0.9 (the default of ``auto``) needs at least 3.3 bits per key.  Other designs take what
             their plan gives unless asked.
         adversarial_fpr : float
             Largest rate for somebody who can forge any score (with ``secret``: but not the hash).
@@ -249,8 +249,8 @@ class LearnedFilter(CompositeCore, Filter):
                 )
             if part.kind == format.KIND_CUCKOO and cuckoo_bucket_bits(*part.params[1:3]) > WORD_BITS:
                 raise ChecksumError(
-                    f"{where}: was being written and not closed; buckets of this size change in more than one step, so a "
-                    "kill may have left one half changed. Build it again"
+                    f"{where}: was being written and not closed; buckets of this size change in more than one step, so "
+                    "a kill may have left one half changed. Build it again"
                 )
         return self.approximate_count()
 

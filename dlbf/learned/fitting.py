@@ -28,6 +28,8 @@ HELD_OUT_SHARE = 0.2
 # False positives expected among the held-out negatives below which a measured rate is not worth much (18 % error).
 ENOUGH_HITS = 30
 MAX_BINS = 1024
+# Bins kept in the plan, from which other targets are planned.
+KEPT_BINS = 96
 MAX_REGIONS = 8
 # A model that saves less than this share of the bits is not worth its time.
 MIN_SAVING = 0.01
@@ -185,9 +187,13 @@ def fit(
         alternatives.insert(0, Alternative(f"{chosen.kind} model", found.bits, "saves less than it costs"))
         chosen = no_model()
         model_bits = 0.0
+    bins: tuple[tuple[float, float], ...] = ()
+    if chosen.kind != "none":
+        coarse_keys, coarse_queries, _ = shares_from_scores(key_scores, held_scores, KEPT_BINS)
+        bins = tuple((round(float(k), 6), round(float(q), 6)) for k, q in zip(coarse_keys, coarse_queries, strict=True))
     return _build(
         found, edges, chosen, key_list, held, headroom, secret, fpr if fpr is not None else found.fpr, targets,
-        alternatives, notes, report,
+        alternatives, notes, bins, report,
     )  # fmt: skip
 
 
@@ -324,6 +330,7 @@ def _build(
     targets: dict[str, Any],
     alternatives: list[Alternative],
     notes: list[str],
+    bins: tuple[tuple[float, float], ...],
     report: Progress,
 ) -> LearnedFilter:
     row = get_design(found.design)
@@ -403,6 +410,8 @@ def _build(
             measured_fpr=overall,
             alternatives=tuple(alternatives),
             warnings=tuple(notes),
+            bins=bins,
+            held_out=len(held),
         )
 
     report("filling", 0.0)
