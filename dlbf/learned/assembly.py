@@ -40,6 +40,10 @@ AT_MODEL_PARAMS = 80
 
 INITIAL, MEMBER, DELETED = 0, 1, 2
 
+# A key meets at most one filter of each role, so only the roles must see different hashes; members, which every query
+# asks, see the hash as it is.
+MEMBER_ID, INITIAL_ID, DELETED_ID = 0, 1, 2
+
 # Smaller rates cost bits that nobody could ever see the use of, and tables do not reach them.
 LEAST_RATE = 4e-6
 # A region that has no keys yet still gets a filter, for the few that may come.
@@ -173,7 +177,7 @@ def build_parts(plan: Plan, key_counts: Sequence[int], headroom: float) -> list[
             parts.append(Part(role, region, KIND_OF_BASE[planned.base], filter_id, params))
 
     if plan.initial is not None:
-        put(INITIAL, 0, 1, plan.initial, total)
+        put(INITIAL, 0, INITIAL_ID, plan.initial, total)
     if design.shared:
         cell_bits = 1 if design.member[0] == "bits" else plan.counter_bits
         n_cells = max(64, math.ceil(plan.filter_bits * total / cell_bits / 64) * 64)
@@ -182,14 +186,14 @@ def build_parts(plan: Plan, key_counts: Sequence[int], headroom: float) -> list[
         for number, region in enumerate(plan.regions):
             if region.member.hashes:
                 params = (n_cells, region.member.hashes, 0, cell_bits)
-                parts.append(Part(MEMBER, number, kind, 2, params, first))
+                parts.append(Part(MEMBER, number, kind, MEMBER_ID, params, first))
                 first = len(parts) - 1 if first is None else first
         return parts
     for number, region in enumerate(plan.regions):
-        put(MEMBER, number, 2 + number, region.member, capacities[number])
+        put(MEMBER, number, MEMBER_ID, region.member, capacities[number])
         if region.deleted is not None:
             gone = math.ceil(capacities[number] * plan.deletions)
-            put(DELETED, number, 32 + number, region.deleted, gone)
+            put(DELETED, number, DELETED_ID, region.deleted, gone)
     return parts
 
 

@@ -3,8 +3,9 @@
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from dlbf.models.model import KINDS, Model, no_model
 
 __all__ = ["train"]
 
+T = TypeVar("T")
 Rows = npt.NDArray[np.int64]
 Progress = Callable[[str, float], None]
 Objective = Callable[[Quality, int], float]
@@ -243,6 +245,15 @@ def _train_given(task: _Task, estimator: Any, features: Features | None, kind: s
     return model, task.quality(model)
 
 
+def _side_by_side(work: Callable[[int], T], items: Sequence[int]) -> list[T]:
+    """``work`` of every item, two at a time: features and gradients are computed without the GIL.
+
+    Each fit draws from its own generator, so the order in which they end changes nothing.
+    """
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return list(pool.map(work, items))
+
+
 def _train_auto(task: _Task, max_bytes: int, candidates: list[dict[str, Any]]) -> tuple[Model, Quality | None]:
     """Screen kinds and sizes on a part of the keys, then fit the most promising on all of them."""
     plain = task.plain_bits()
@@ -270,22 +281,27 @@ def _train_auto(task: _Task, max_bytes: int, candidates: list[dict[str, Any]]) -
     smallest = min(SMALLEST_BYTES.bit_length() - 1, largest)
     tables: dict[tuple[int, int], float] = {}
 
-    def try_size(log2_weights: int) -> None:
-        if any(size == log2_weights for size, _ in tables) or not smallest <= log2_weights <= largest + 1:
-            return
+    def screen(log2_weights: int) -> list[tuple[int, Model, Quality]]:
         features = _table_features(task, log2_weights)
         fitted = _fit_table(task, features, SCREEN_ROWS, f"try {1 << log2_weights} weights", SCREEN_EPOCHS)
+        found = []
         for weight_bits in (8, 4):
             if smallest <= log2_weights - (weight_bits == 4) <= largest:
                 model = compile(fitted, features, weight_bits=weight_bits, kind="ngram")
-                tables[log2_weights, weight_bits] = consider(model, task.quality(model, SCREEN_ROWS), True)
+                found.append((weight_bits, model, task.quality(model, SCREEN_ROWS)))
+        return found
+
+    def try_sizes(sizes: Iterable[int]) -> None:
+        known = {size for size, _ in tables}
+        fresh = [size for size in sizes if smallest <= size <= largest + 1 and size not in known]
+        for log2_weights, found in zip(fresh, _side_by_side(screen, fresh), strict=True):
+            for weight_bits, model, quality in found:
+                tables[log2_weights, weight_bits] = consider(model, quality, True)
 
     # Total bits fall and then rise with the size: try every fourth size, then the neighbours of the best.
-    for log2_weights in range(smallest, largest + 2, 2):
-        try_size(log2_weights)
+    try_sizes(range(smallest, largest + 2, 2))
     middle = min(tables, key=lambda size: tables[size])[0]
-    try_size(middle - 1)
-    try_size(middle + 1)
+    try_sizes((middle - 1, middle + 1))
     rest: list[Callable[[], tuple[Model, Quality]]] = [
         lambda: _train_bayes(task, None, 20_000),
         lambda: _train_trees(task, min(max_bytes, 2048), None, 10_000),
@@ -303,11 +319,15 @@ def _train_auto(task: _Task, max_bytes: int, candidates: list[dict[str, Any]]) -
     if kind == "ngram":
         # With all keys larger tables pay more than the sample showed, so also fit the next size.
         (log2_weights, weight_bits) = min(tables, key=lambda size: tables[size])
-        for size in (log2_weights, log2_weights + 1):
-            if size - (weight_bits == 4) <= largest:
-                features = _table_features(task, size)
-                estimator = _fit_table(task, features, 1 << 40, f"fit {1 << size} weights")
-                consider(*_best_table(task, estimator, features, weight_bits, "ngram"), False)
+
+        def finish(size: int) -> tuple[Model, Quality]:
+            features = _table_features(task, size)
+            estimator = _fit_table(task, features, 1 << 40, f"fit {1 << size} weights")
+            return _best_table(task, estimator, features, weight_bits, "ngram")
+
+        finalists = [size for size in (log2_weights, log2_weights + 1) if size - (weight_bits == 4) <= largest]
+        for model, quality in _side_by_side(finish, finalists):
+            consider(model, quality, False)
     elif kind == "trees":
         for n_bytes in (1024, 2048, 4096, 8192):
             if n_bytes <= max_bytes:
