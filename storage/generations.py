@@ -14,7 +14,7 @@ from dlbf.errors import StoreError, VersionError
 from dlbf.filters.files import CLASSES
 from dlbf.filters.tables import CuckooFilter
 
-__all__ = ["GenerationFilter", "load", "needs_growth", "needs_shrinking", "new_filter", "register", "successor"]
+__all__ = ["GenerationFilter", "grow_at", "load", "new_filter", "register", "shrink_at", "successor"]
 
 # The smallest filter: 1.2 KB at 1 %, so that a small store does not grow with every few keys.
 MIN_CAPACITY = 1024
@@ -130,15 +130,14 @@ def capacity_of(filter: Any) -> int:
     return int(filter.capacity or 0)
 
 
-def needs_growth(filter: Any) -> bool:
-    """Whether the next, larger filter should be begun."""
-    return len(filter) > GROW_AT * capacity_of(filter)
+def grow_at(capacity: int) -> int:
+    """Number of keys above which the next, larger filter is begun."""
+    return int(GROW_AT * capacity)
 
 
-def needs_shrinking(filter: Any) -> bool:
-    """Whether most of the filter is empty."""
-    capacity = capacity_of(filter)
-    return capacity > 4 * MIN_CAPACITY and len(filter) < SHRINK_AT * capacity
+def shrink_at(capacity: int) -> int:
+    """Number of keys below which a smaller filter is begun."""
+    return int(SHRINK_AT * capacity) if capacity > 4 * MIN_CAPACITY else 0
 
 
 def successor(filter: Any, n_keys: int, fpr: float, secret: bytes | None) -> Any:

@@ -57,6 +57,11 @@ class Replica:
         self.removed = 0  # newest transaction that took a key out
         self.generation = 0
         self.checkpoint: Checkpoint | None = None
+        self.capacity = 0
+        self.grow_at = 0
+        self.shrink_at = 0
+        # Bytes of journal that make a checkpoint due: replaying them costs about as much as loading the filter.
+        self.journal_limit = MIN_JOURNAL_BYTES
         self.journal_bytes = 0
         self.sums = b""  # of the checkpoint's pieces
         self.reason = ""
@@ -74,6 +79,10 @@ class Replica:
     def adopt(self, filter: Any, checkpoint: Checkpoint, sums: bytes) -> None:
         """Go on with a filter that was just written as ``checkpoint``."""
         self.filter = filter
+        self.capacity = generations.capacity_of(filter)
+        self.grow_at = generations.grow_at(self.capacity)
+        self.shrink_at = generations.shrink_at(self.capacity)
+        self.journal_limit = max(MIN_JOURNAL_BYTES, filter.nbytes)
         self.applied = checkpoint.txn_id
         self.removed = checkpoint.removed
         self.generation = checkpoint.generation
@@ -83,10 +92,9 @@ class Replica:
         self.reason = self.kind = ""
         self._failed_record = None
 
-    @property
-    def journal_limit(self) -> int:
-        """Bytes of journal that make a checkpoint due: replaying them costs about as much as loading the filter."""
-        return max(MIN_JOURNAL_BYTES, self.filter.nbytes if self.filter is not None else 0)
+    def needs_successor(self) -> bool:
+        """Whether the filter is nearly full, or mostly empty."""
+        return self.filter is not None and not self.shrink_at <= len(self.filter) <= self.grow_at
 
     # --- catching up
 

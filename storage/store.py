@@ -19,7 +19,6 @@ import os
 import struct
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from types import TracebackType
@@ -175,7 +174,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._builder: Builder | None = None
         self._builder_generation = 0
         self._dead_word = -1
-        self._open_views: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._roomy = 0
         if (readonly or not create) and not (self.path / "data.mdb").exists():
             raise StoreError(f"{self.path}: there is no store; expected a directory with data.mdb. Check the path")
         self._env = self._open_environment(map_size, max_readers, SYNC_MODES[sync])
@@ -223,6 +222,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     def _open(self, fpr: float | None, secret: bytes | None, keyed: bool) -> None:
         env = self._env
+        self._page_bytes = env.stat()["psize"]
         with contextlib.suppress(lmdb.Error):
             env.reader_check()
         dbs = self._dbs = self._open_databases(DEFAULT_FPR if fpr is None else fpr, secret, keyed)
@@ -328,7 +328,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     def _watch_meta_pages(self) -> None:
         """Map LMDB's meta pages and make sure that the transaction ids are where they should be."""
         path = self.path / "data.mdb"
-        psize = self._env.stat()["psize"]
+        psize = self._page_bytes
         try:
             # Not the lock file: closing any descriptor of that would drop LMDB's locks.
             with path.open("rb") as file:
@@ -461,8 +461,14 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             self._hold_reads(False)
 
     def _map_may_fill(self) -> bool:
+        if self._roomy:
+            # Nothing short of ROOMY_MAP_BYTES / 2 in so few transactions could change that.
+            self._roomy -= 1
+            return False
         info = self._env.info()
-        free: int = info["map_size"] - (info["last_pgno"] + 1) * 4096
+        free: int = info["map_size"] - (info["last_pgno"] + 1) * self._page_bytes
+        if free >= ROOMY_MAP_BYTES:
+            self._roomy = 1000
         return free < ROOMY_MAP_BYTES
 
     # --- the replica
@@ -575,8 +581,12 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             return None if filter is None else filter.contains_many(keys)
 
     def __setitem__(self, key: Key, value: bytes) -> None:
-        with WriteTransaction(self) as txn:
+        txn = WriteTransaction(self)
+        try:
             txn.put(key, value)
+            txn.commit()
+        finally:
+            txn.abort()
 
     put = __setitem__
 
@@ -780,7 +790,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             return
         flags = FLAG_REMOVED if operations.n_removed else 0
         due = replica.journal_bytes + operations.nbytes > replica.journal_limit
-        if len(replica.filter) + operations.n_most > generations.capacity_of(replica.filter):
+        if len(replica.filter) + operations.n_most > replica.capacity:
             with self._lock:
                 self._commit_grown(txn, operations, number)
         elif due:
@@ -897,20 +907,17 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     def _tend(self, n_operations: int) -> None:
         """After a commit: a step of the next generation, if one is due."""
-        filter = self._replica.filter
-        if self._builder is None and (
-            filter is None or not (generations.needs_growth(filter) or generations.needs_shrinking(filter))
-        ):
-            if filter is None and self._replica.kind == "" and self._replica.applied == 0:
-                self._refresh()
+        replica = self._replica
+        if self._builder is None and not replica.needs_successor():
             return
         if not self._build_lock.acquire(blocking=False):
             return
         try:
             builder = self._builder
-            if builder is None or self._builder_generation != self._replica.generation:
-                if filter is None or not (generations.needs_growth(filter) or generations.needs_shrinking(filter)):
-                    self._builder = None
+            if builder is None or self._builder_generation != replica.generation:
+                self._builder = None
+                filter = replica.filter
+                if not replica.needs_successor():
                     return
                 empty = generations.successor(filter, len(filter), self._info.fpr, self._secret)
                 builder = self._builder = Builder(self._dbs, empty)
@@ -1090,7 +1097,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             journal_records = txn.stat(self._dbs.journal)["entries"]
             last_txn = txn.id()
         info = self._env.info()
-        psize = self._env.stat()["psize"]
+        psize = self._page_bytes
         replica = self._replica
         filter = replica.filter
         return Stats(
@@ -1104,7 +1111,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             fpr_target=self._info.fpr,
             state=state,
             reason=reason,
-            capacity=generations.capacity_of(filter) if filter is not None else 0,
+            capacity=replica.capacity if filter is not None else 0,
             generation=replica.generation if filter is not None else 0,
             journal_records=journal_records,
             journal_bytes=replica.journal_bytes,

@@ -10,6 +10,7 @@ from dlbf.errors import StoreError
 from dlbf.kernels.keys import read_keys
 from dlbf.kernels.readpath import OperationLog
 from dlbf.storage import steps
+from dlbf.storage.layout import PLAIN_KEY_BYTES
 from dlbf.storage.longkeys import count_keys, delete_long, get_long, is_plain, put_long, scan
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class WriteTransaction(_View):
         if txn is None:
             self._live()
         self._dirty = True
-        if 0 < len(key) <= 494:
+        if 0 < len(key) <= PLAIN_KEY_BYTES:
             if txn.put(key, value, True, False, False, self._data):
                 self._log.added(key)
                 return True
