@@ -11,7 +11,9 @@ __all__ = ["main"]
 
 # command -> one line of help; the module is ``dlbf.cli.<command>`` and its click command ``command``.
 COMMANDS = {
+    "demo": "The main job, end to end, on keys made here.",
     "bench": "Measure dlbf beside its peers, same keys, same run.",
+    "plan": "Predict every design for a model and a budget; or draw the published figures.",
 }
 
 

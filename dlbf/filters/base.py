@@ -27,7 +27,7 @@ def aligned_zeros(n_bytes: int) -> memoryview:
     """A zeroed, writable buffer that starts on a cache line."""
     raw = np.zeros(n_bytes + 63, dtype=np.uint8)
     start = -raw.ctypes.data % 64
-    return memoryview(raw[start : start + n_bytes])
+    return raw[start : start + n_bytes].data
 
 
 def float_to_param(value: float) -> int:
@@ -43,15 +43,14 @@ def param_to_float(value: int) -> float:
 
 def check_count(name: str, value: Any, least: int, most: int) -> int:
     """``value`` as an int in [least, most], or an error that says so."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        else:
-            raise TypeError(f"{name} must be a whole number, found {value!r}")
-    value = int(value)
-    if not least <= value <= most:
-        raise ValueError(f"{name} must be between {least} and {most}, found {value}")
-    return value
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    # 1e6 is how people write a million.
+    if not whole and not (isinstance(value, float) and value.is_integer()):
+        raise TypeError(f"{name} must be a whole number, found {value!r}")
+    number = int(value)
+    if not least <= number <= most:
+        raise ValueError(f"{name} must be between {least} and {most}, found {number}")
+    return number
 
 
 def check_target(capacity: Any, fpr: Any) -> tuple[int, float]:
@@ -133,6 +132,10 @@ class Filter(FilterCore):
         raise NotImplementedError
 
     def _apply(self, params: tuple[int, ...]) -> None:
+        raise NotImplementedError
+
+    def _merge(self, other: Any, union: bool) -> bool | None:
+        """Take in the contents of ``other``; False if they do not fit."""
         raise NotImplementedError
 
     def _param(self, name: str) -> int:
@@ -281,7 +284,9 @@ class Filter(FilterCore):
 
     def _combined(self, other: "Filter", union: bool) -> Self:
         if parts := self._differences(other):
-            raise ValueError(f"these filters cannot be combined; they differ in {parts}. Build both with the same values")
+            raise ValueError(
+                f"these filters cannot be combined; they differ in {parts}. Build both with the same values"
+            )
         result = self.copy()
         if result._merge(other, union) is False:
             raise FilterFullError(
@@ -310,7 +315,9 @@ class Filter(FilterCore):
         if type(other) is not type(self):
             return NotImplemented
         return (
-            not self._differences(other) and len(self) == len(other) and bytes(self._payload()) == bytes(other._payload())
+            not self._differences(other)
+            and len(self) == len(other)
+            and bytes(self._payload()) == bytes(other._payload())
         )
 
 
@@ -325,8 +332,8 @@ class NotDeletable(Filter):
 
     def _refuse(self) -> NotDeletableError:
         return NotDeletableError(
-            f"a {type(self).__name__} cannot remove keys; use CuckooFilter (smallest), CountingBloomFilter, DLeftFilter or "
-            "DeletableBloomFilter"
+            f"a {type(self).__name__} cannot remove keys; use CuckooFilter (smallest), CountingBloomFilter, "
+            "DLeftFilter or DeletableBloomFilter"
         )
 
     def remove(self, key: Any) -> bool:

@@ -121,8 +121,8 @@ class BloomFilter(NotDeletable, CellFilter):
     bits, hashes : int
         Exact geometry instead of ``capacity`` and ``fpr``.
     layout : {"classic", "blocked"}
-        Blocked keeps all probes of a key in one cache line: 3 % more bits at 1 %, 8 % at 0.1 %, and a little faster once
-        the filter is larger than the caches.
+        Blocked keeps all probes of a key in one cache line: 3 % more bits at 1 %, 8 % at 0.1 %, and a little
+        faster once the filter is larger than the caches.
     secret : bytes, optional
         16 bytes; keys are then hashed with SipHash-2-4 and nobody without the secret can aim at the filter.
     filter_id : int
@@ -173,8 +173,8 @@ class CountingBloomFilter(CellFilter):
         As for :class:`BloomFilter`.
     counter_bits : {2, 4, 8}
         Counters count to 3, 15 or 255.  One that gets there stays there: its true count is lost, so it is never
-        decremented, and a key that meets it cannot be forgotten through it any more.  At capacity that is one counter in
-        29 with 2 bits, one in 10**15 with 4.
+        decremented, and a key that meets it cannot be forgotten through it any more.  At capacity that is one
+        counter in 29 with 2 bits, one in 10**15 with 4.
     counters, bits : int
         Exact geometry: number of counters, or of all their bits; with ``hashes``.
     hashes, layout, secret, filter_id

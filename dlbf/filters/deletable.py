@@ -11,7 +11,8 @@ from dlbf.theory.rates import cell_fpr, cell_geometry
 
 __all__ = ["DeletableBloomFilter"]
 
-# One bit in ten marks collisions, as in the paper's example; at capacity about five keys in six can then be forgotten.
+# One bit in ten marks collisions, as in the paper's example; of a filter at capacity and 1 % somewhat more than half
+# of the keys can then be forgotten (each alone; every removal also frees room for others).
 CELLS_PER_REGION = 9
 
 

@@ -20,6 +20,7 @@ from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
 from dlbf.filters.deletable import DeletableBloomFilter
 from dlbf.filters.exact import ExactSet
 from dlbf.filters.tables import CuckooFilter, DLeftFilter
+from dlbf.kernels.hashing import checksum64
 
 try:
     import fcntl
@@ -43,11 +44,11 @@ def write_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
-        os.chmod(name, mode & 0o7777)
-        os.replace(name, path)
+        Path(name).chmod(mode & 0o7777)
+        Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            Path(name).unlink()
         raise
     if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
@@ -74,7 +75,9 @@ class MappedFile:
             self._lock()
             size = os.fstat(self.file.fileno()).st_size
             if size < format.HEADER_BYTES:
-                raise FormatError(f"{path}: expected at least {format.HEADER_BYTES} bytes, found {size}; the file is cut")
+                raise FormatError(
+                    f"{path}: expected {format.HEADER_BYTES} bytes or more, found {size}; the file is cut"
+                )
             access = mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ
             self.map = mmap.mmap(self.file.fileno(), 0, access=access)
         except BaseException:
@@ -91,9 +94,7 @@ class MappedFile:
             fcntl.flock(self.file.fileno(), kind | fcntl.LOCK_NB)
         except OSError:
             other = "in use" if self.writable else "being written"
-            raise DlbfError(
-                f"{self.path}: {other} by another filter object or process; close it there first"
-            ) from None
+            raise DlbfError(f"{self.path}: {other} by another filter object or process; close it there first") from None
 
     def mark_open(self, header: format.Header) -> None:
         """Say on disk that the sums no longer hold, before the first change can."""
@@ -110,7 +111,7 @@ class MappedFile:
         sums = format.chunk_sums(self.payload)
         self.view[format.layout(len(self.payload)).sums] = sums
         self.map.flush()
-        self._write_header(filter_._header(), flags, format.checksum64(sums))
+        self._write_header(filter_._header(), flags, checksum64(sums))
         self.map.flush()
 
     def close(self, filter_: Filter | None) -> None:

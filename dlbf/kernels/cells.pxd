@@ -64,10 +64,10 @@ cdef inline bint cells_contains(const Cells* g, const uint8_t* data, uint64_t h)
     # All probes, and no branch on any: at half-full the first is a coin toss that no processor predicts, and a
     # wrong guess costs more than the loads, which overlap.
     cdef uint64_t x, base, span
-    cdef uint32_t i
+    cdef uint32_t _i
     cdef bint found = True
     cells_start(g, h, &x, &base, &span)
-    for i in range(g.n_hashes):
+    for _i in range(g.n_hashes):
         found &= cells_get(g, data, base + mulhi64(x, span)) != 0
         x = cells_step(x)
     return found
@@ -87,9 +87,9 @@ cdef inline void cells_prefetch(const Cells* g, const uint8_t* data, uint64_t h)
 cdef inline void cells_add(const Cells* g, uint8_t* data, uint64_t h) noexcept nogil:
     cdef uint64_t x, base, span, cell
     cdef uint8_t count
-    cdef uint32_t i
+    cdef uint32_t _i
     cells_start(g, h, &x, &base, &span)
-    for i in range(g.n_hashes):
+    for _i in range(g.n_hashes):
         cell = base + mulhi64(x, span)
         count = cells_get(g, data, cell)
         if count < g.max_count:
@@ -101,7 +101,7 @@ cdef inline bint cells_subtract(const Cells* g, uint8_t* data, uint64_t h) noexc
     """Undo one ``cells_add``; False and no change when a count says it cannot have happened."""
     cdef uint64_t x, base, span, cell
     cdef uint8_t count
-    cdef uint32_t i, j
+    cdef uint32_t i, _j
     cells_start(g, h, &x, &base, &span)
     for i in range(g.n_hashes):
         cell = base + mulhi64(x, span)
@@ -109,7 +109,7 @@ cdef inline bint cells_subtract(const Cells* g, uint8_t* data, uint64_t h) noexc
         if count == 0:
             # Certainly absent, perhaps found only at a cell this key uses twice: put back what was taken.
             cells_start(g, h, &x, &base, &span)
-            for j in range(i):
+            for _j in range(i):
                 cell = base + mulhi64(x, span)
                 count = cells_get(g, data, cell)
                 if count < g.max_count:
@@ -128,9 +128,9 @@ cdef inline uint8_t cells_least(const Cells* g, const uint8_t* data, uint64_t h)
     """The smallest count among the key's cells."""
     cdef uint64_t x, base, span
     cdef uint8_t count, least = g.max_count
-    cdef uint32_t i
+    cdef uint32_t _i
     cells_start(g, h, &x, &base, &span)
-    for i in range(g.n_hashes):
+    for _i in range(g.n_hashes):
         count = cells_get(g, data, base + mulhi64(x, span))
         if count < least:
             least = count

@@ -22,7 +22,7 @@ cdef inline void cells_contains_many(
     cdef uint16_t index[CHUNK_KEYS]
     cdef uint64_t x, base, span
     cdef Py_ssize_t i, left
-    cdef uint32_t probe
+    cdef uint32_t _probe
     cdef bint hit
     memset(out, 0, n)
     for i in range(n):
@@ -30,7 +30,7 @@ cdef inline void cells_contains_many(
         state[i] = x
         index[i] = <uint16_t>i
     left = n
-    for probe in range(g.n_hashes):
+    for _probe in range(g.n_hashes):
         n = left
         left = 0
         for i in range(n):

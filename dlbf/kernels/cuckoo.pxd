@@ -1,8 +1,8 @@
 """Cuckoo filter with sorted buckets: the smallest deletable filter here.
 
 A key's fingerprint v (1 .. P * 2^s - 1; 0 is "empty") lives in one of two buckets of four, i and (H(v) - i) mod n.
-The order of four fingerprints in a bucket means nothing, so it is not stored: the four prefixes v >> s, sorted, are one of
-C(P + 3, 4) multisets and stored as its number; the suffixes follow, s bits each, in the order of their prefixes.
+The order of four fingerprints in a bucket means nothing, so it is not stored: the four prefixes v >> s, sorted, are one
+of C(P + 3, 4) multisets and stored as its number; the suffixes follow, s bits each, in the order of their prefixes.
 
 ::
 
@@ -28,7 +28,7 @@ ctypedef struct Cuckoo:
     uint32_t suffix_bits
     uint32_t code_bits
     uint32_t bucket_bits
-    const uint32_t* multisets # number -> four sorted prefixes, one per byte, smallest lowest
+    const uint32_t* multisets  # number -> four sorted prefixes, one per byte, smallest lowest
 
 
 cdef inline uint32_t cuckoo_fingerprint(const Cuckoo* g, uint64_t h) noexcept nogil:

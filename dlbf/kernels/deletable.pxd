@@ -22,8 +22,8 @@ cdef inline uint64_t deletable_flag(const Deletable* g, uint64_t cell) noexcept 
 
 cdef inline void deletable_add(const Deletable* g, uint8_t* data, uint64_t h) noexcept nogil:
     cdef uint64_t x = h, cell
-    cdef uint32_t i
-    for i in range(g.cells.n_hashes):
+    cdef uint32_t _i
+    for _i in range(g.cells.n_hashes):
         cell = cells_at(&g.cells, h, x)
         # A key that probes one cell twice collides with itself; counting that is safe and simple.
         if cells_get(&g.cells, data, cell):
@@ -36,9 +36,9 @@ cdef inline void deletable_add(const Deletable* g, uint8_t* data, uint64_t h) no
 cdef inline bint deletable_clear(const Deletable* g, uint8_t* data, uint64_t h) noexcept nogil:
     """Clear what nobody else can be using; whether anything was."""
     cdef uint64_t x = h, cell
-    cdef uint32_t i
+    cdef uint32_t _i
     cdef bint cleared = False
-    for i in range(g.cells.n_hashes):
+    for _i in range(g.cells.n_hashes):
         cell = cells_at(&g.cells, h, x)
         if not cells_get(&g.cells, data, deletable_flag(g, cell)):
             cells_put(&g.cells, data, cell, 0)

@@ -47,14 +47,16 @@ cdef class DeletableCore(FilterCore):
 
     def _removable(self, key):
         """Whether one of the key's bits lies in a region without a collision."""
-        cdef uint64_t h, x
-        cdef uint32_t i
+        cdef uint64_t h, x, cell
+        cdef uint32_t _i
+        cdef Cells* g = &self.geometry.cells
         if key not in self:
             return False
         self._check_all()
         h = x = self._hash_one(key)
-        for i in range(self.geometry.cells.n_hashes):
-            if not cells_get(&self.geometry.cells, self.data, deletable_flag(&self.geometry, cells_at(&self.geometry.cells, h, x))):
+        for _i in range(g.n_hashes):
+            cell = cells_at(g, h, x)
+            if not cells_get(g, self.data, deletable_flag(&self.geometry, cell)):
                 return True
             x = cells_step(x)
         return False

@@ -73,11 +73,11 @@ cdef inline bint dleft_find(
     """The bit offset of the cell that holds (b, r)."""
     cdef uint64_t bucket, at
     cdef uint32_t remainder, cell
-    cdef uint32_t table, i
+    cdef uint32_t table, _i
     for table in range(g.n_tables):
         dleft_place(g, b, r, table, &bucket, &remainder)
         at = dleft_bit(g, table, bucket)
-        for i in range(g.bucket_cells):
+        for _i in range(g.bucket_cells):
             cell = packed_get(data, at, g.cell_bits)
             if (cell >> g.counter_bits) == remainder and (cell & g.max_count):
                 found[0] = at
@@ -105,7 +105,7 @@ cdef inline bint dleft_insert(
 ) noexcept nogil:
     """Count (b, r) ``times`` more; False, and no change, if it needs a cell and none is free."""
     cdef uint64_t at = 0, bucket, free_at, best_at = 0
-    cdef uint32_t remainder, best_remainder = 0, best_load, load, count, table, i
+    cdef uint32_t remainder, best_remainder = 0, best_load, load, count, table, _i
     if dleft_find(g, data, b, r, &at):
         count = packed_get(data, at, g.counter_bits)
         packed_put(data, at, g.counter_bits, min(count + times, g.max_count))
@@ -116,7 +116,7 @@ cdef inline bint dleft_insert(
         at = dleft_bit(g, table, bucket)
         load = 0
         free_at = 0
-        for i in range(g.bucket_cells):
+        for _i in range(g.bucket_cells):
             if packed_get(data, at, g.counter_bits):
                 load += 1
             else:

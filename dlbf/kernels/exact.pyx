@@ -10,9 +10,9 @@ cdef bint exact_find(
 ) noexcept nogil:
     """The slot of the key; else the free slot that ends its run."""
     cdef uint64_t at = exact_home(g, h)
-    cdef uint64_t entry, steps
+    cdef uint64_t entry, _step
     cdef const uint8_t* stored
-    for steps in range(g.n_slots):
+    for _step in range(g.n_slots):
         entry = exact_slot(data, at)
         if entry == 0:
             slot[0] = at

@@ -169,6 +169,7 @@ cdef inline void siphash24_pair(
     cdef uint64_t v3 = k1 ^ <uint64_t>0x7465646279746573
     cdef uint64_t w0 = v0, w1 = v1, w2 = v2, w3 = v3
     cdef uint64_t x, y
+    cdef int _round
     cdef size_t at = 0
     cdef size_t both = min(n_a, n_b) & ~<size_t>7
     while at < both:
@@ -211,7 +212,7 @@ cdef inline void siphash24_pair(
     w0 ^= y
     v2 ^= 0xFF
     w2 ^= 0xFF
-    for at in range(4):
+    for _round in range(4):
         sip_round(&v0, &v1, &v2, &v3)
         sip_round(&w0, &w1, &w2, &w3)
     out[0] = v0 ^ v1 ^ v2 ^ v3

@@ -4,7 +4,7 @@ The functions for short keys are inline in ``hashing.pxd``; see there for what i
 """
 
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open
-from dlbf.kernels.types cimport load32, load64, mulfold64, prefetch, rotl64, store64, uint8_t, uint32_t, uint64_t
+from dlbf.kernels.types cimport load64, mulfold64, prefetch, store64, uint8_t, uint64_t
 
 import numpy as np
 

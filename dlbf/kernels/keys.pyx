@@ -10,12 +10,10 @@ released); arrays and Arrow buffers are kept whole.
 """
 
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBUF_STRIDES, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
-from cpython.list cimport PyList_Check, PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.list cimport PyList_Check, PyList_GET_SIZE
 from cpython.object cimport PyObject_GetIter
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF
-from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE
 from libc.string cimport memset
 
 from dlbf.kernels.types cimport int32_t, int64_t, likely, prefetch
@@ -336,7 +334,8 @@ cdef class KeyReader:
             self.array = NULL
             if self.stream.get_next(self.stream, &self.own_array) != 0:
                 message = self.stream.get_last_error(self.stream)
-                raise ValueError(f"the Arrow stream failed: {(<bytes>message).decode() if message != NULL else 'no reason given'}")
+                reason = (<bytes>message).decode() if message != NULL else "no reason given"
+                raise ValueError(f"the Arrow stream failed: {reason}")
             if self.own_array.release == NULL:
                 return 0
             self.array = &self.own_array

@@ -1,1 +1,155 @@
-"""Theory: what every design costs and delivers, known before anything is built."""
+"""Theory: what every design costs and delivers, known before anything is built.
+
+Needs numpy only; nothing here imports a compiled kernel, scipy or matplotlib.  Names are loaded on first use, because
+the filters need :mod:`dlbf.theory.rates` at import and nothing else of this.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dlbf.theory.allocation import Allocation, allocate, sandwich, smallest_budget
+    from dlbf.theory.costs import ALL, Cost, base_cost, base_costs, cell_cost, fingerprint_cost
+    from dlbf.theory.designs import DESIGNS, MANY, Design, get_design
+    from dlbf.theory.formulas import (
+        ALPHA,
+        bodega_fpr,
+        counting_deletability,
+        dlbf_deletability,
+        exact_bloom_fpr,
+        hybrid_fpr,
+        lbf_2cbf_split,
+        lbf_3sbf_rates,
+        slbf_2cbf_split,
+    )
+    from dlbf.theory.planner import FilterPlan, Plan, RegionPlan, plan
+    from dlbf.theory.rates import blocked_fpr, cell_fpr, cuckoo_fpr, dleft_fpr
+    from dlbf.theory.shared_array import SharedArray, optimise_shared_array
+    from dlbf.theory.shares import kl_divergence, merge_shares, saved_bits, shares_from_scores
+    from dlbf.theory.three_filter import ThreeFilters, optimise_three_filters, pareto_front
+    from dlbf.theory.thresholds import Thresholds, best_thresholds, cheapest_thresholds
+
+__all__ = [
+    "ALL",
+    "ALPHA",
+    "DESIGNS",
+    "MANY",
+    "Allocation",
+    "Cost",
+    "Design",
+    "FilterPlan",
+    "Plan",
+    "RegionPlan",
+    "SharedArray",
+    "ThreeFilters",
+    "Thresholds",
+    "allocate",
+    "base_cost",
+    "base_costs",
+    "best_thresholds",
+    "blocked_fpr",
+    "bodega_fpr",
+    "cell_cost",
+    "cell_fpr",
+    "cheapest_thresholds",
+    "counting_deletability",
+    "cuckoo_fpr",
+    "dlbf_deletability",
+    "dleft_fpr",
+    "exact_bloom_fpr",
+    "fingerprint_cost",
+    "get_design",
+    "hybrid_fpr",
+    "kl_divergence",
+    "lbf_2cbf_split",
+    "lbf_3sbf_rates",
+    "merge_shares",
+    "optimise_shared_array",
+    "optimise_three_filters",
+    "pareto_front",
+    "plan",
+    "sandwich",
+    "saved_bits",
+    "shares_from_scores",
+    "slbf_2cbf_split",
+    "smallest_budget",
+]
+
+_HOME = {
+    "allocation": (
+        "Allocation",
+        "allocate",
+        "sandwich",
+        "smallest_budget",
+    ),
+    "costs": (
+        "ALL",
+        "Cost",
+        "base_cost",
+        "base_costs",
+        "cell_cost",
+        "fingerprint_cost",
+    ),
+    "designs": (
+        "DESIGNS",
+        "MANY",
+        "Design",
+        "get_design",
+    ),
+    "formulas": (
+        "ALPHA",
+        "bodega_fpr",
+        "counting_deletability",
+        "dlbf_deletability",
+        "exact_bloom_fpr",
+        "hybrid_fpr",
+        "lbf_2cbf_split",
+        "lbf_3sbf_rates",
+        "slbf_2cbf_split",
+    ),
+    "planner": (
+        "FilterPlan",
+        "Plan",
+        "RegionPlan",
+        "plan",
+    ),
+    "rates": (
+        "blocked_fpr",
+        "cell_fpr",
+        "cuckoo_fpr",
+        "dleft_fpr",
+    ),
+    "shared_array": (
+        "SharedArray",
+        "optimise_shared_array",
+    ),
+    "shares": (
+        "kl_divergence",
+        "merge_shares",
+        "saved_bits",
+        "shares_from_scores",
+    ),
+    "three_filter": (
+        "ThreeFilters",
+        "optimise_three_filters",
+        "pareto_front",
+    ),
+    "thresholds": (
+        "Thresholds",
+        "best_thresholds",
+        "cheapest_thresholds",
+    ),
+}
+_MODULES = {name: module for module, names in _HOME.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

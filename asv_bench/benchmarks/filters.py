@@ -1,0 +1,169 @@
+"""Classical filters: adding, asking, removing, one key and batches, sizes and rates."""
+
+import threading
+
+import numpy as np
+
+from .common import DELETABLE, FILTERS, FPR, make_keys, queries, rbloom_or_skip
+
+N_QUERIES = 50_000
+SIZES = [10_000, 1_000_000]
+
+
+class FilterBuild:
+    """Adding dominates; hashing is a third of it, cache misses of large filters the rest."""
+
+    params = [list(FILTERS), SIZES]
+    param_names = ["filter", "n_keys"]
+
+    def setup(self, name, n_keys):
+        self.keys = make_keys(n_keys)
+
+    def time_update(self, name, n_keys):
+        FILTERS[name](n_keys).update(self.keys)
+
+    def peakmem_build(self, name, n_keys):
+        FILTERS[name](n_keys).update(self.keys)
+
+    def track_bits_per_key(self, name, n_keys):
+        return 8 * FILTERS[name](n_keys).nbytes / n_keys
+
+    track_bits_per_key.unit = "bits"
+
+
+class FilterQuery:
+    """Asking: absent keys end at the first empty cell, present ones need every probe."""
+
+    params = [[*FILTERS, "rbloom"], SIZES, [0.0, 0.5, 1.0]]
+    param_names = ["filter", "n_keys", "hit_ratio"]
+
+    def setup(self, name, n_keys, hit_ratio):
+        keys = make_keys(n_keys)
+        self.filter = rbloom_or_skip(n_keys) if name == "rbloom" else FILTERS[name](n_keys)
+        self.filter.update(keys)
+        self.queries = queries(min(N_QUERIES, n_keys), hit_ratio, keys)
+
+    def time_query(self, name, n_keys, hit_ratio):
+        filter_ = self.filter
+        for key in self.queries:
+            key in filter_  # noqa: B015
+
+    def time_contains_many(self, name, n_keys, hit_ratio):
+        if name == "rbloom":
+            raise NotImplementedError
+        self.filter.contains_many(self.queries)
+
+
+class FilterBatchInput:
+    """The cost of getting at the keys: objects one by one, or arrays at once."""
+
+    params = [["list", "tuple", "generator", "numpy S", "arrow"]]
+    param_names = ["input"]
+
+    def setup(self, kind):
+        keys = make_keys(200_000)
+        self.filter = FILTERS["counting"](len(keys))
+        self.filter.update(keys)
+        absent = queries(N_QUERIES, 0.0, keys)
+        if kind == "arrow":
+            try:
+                import pyarrow
+            except ImportError:
+                raise NotImplementedError from None
+            self.input = pyarrow.array(absent)
+        elif kind == "numpy S":
+            self.input = np.array(absent)
+        else:
+            self.input = tuple(absent) if kind == "tuple" else absent
+        self.kind = kind
+
+    def time_contains_many(self, kind):
+        self.filter.contains_many(iter(self.input) if kind == "generator" else self.input)
+
+
+class FilterRemove:
+    """Removing a tenth of the keys; setup fills the filter anew each time."""
+
+    params = [DELETABLE, SIZES]
+    param_names = ["filter", "n_keys"]
+    number = 1
+    repeat = 5
+
+    def setup(self, name, n_keys):
+        keys = make_keys(n_keys)
+        self.filter = FILTERS[name](n_keys)
+        self.filter.update(keys)
+        self.gone = keys[: n_keys // 10]
+
+    def time_remove(self, name, n_keys):
+        for key in self.gone:
+            self.filter.remove(key)
+
+    def time_remove_many(self, name, n_keys):
+        self.filter.remove_many(self.gone)
+
+
+class FilterThreads:
+    """One batch shared by one or two threads: the GIL is released, so two should take half the time."""
+
+    params = [["counting", "cuckoo"], [1, 2]]
+    param_names = ["filter", "n_threads"]
+
+    def setup(self, name, n_threads):
+        keys = make_keys(1_000_000)
+        self.filter = FILTERS[name](len(keys))
+        self.filter.update(keys)
+        absent = queries(400_000, 0.0, keys)
+        size = len(absent) // n_threads
+        self.parts = [absent[i * size : (i + 1) * size] for i in range(n_threads)]
+
+    def time_contains_many(self, name, n_threads):
+        threads = [threading.Thread(target=self.filter.contains_many, args=(part,)) for part in self.parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+class FilterRates:
+    """What a filter asked for 1 % delivers."""
+
+    params = [list(FILTERS)]
+    param_names = ["filter"]
+
+    def setup(self, name):
+        keys = make_keys(100_000)
+        self.filter = FILTERS[name](len(keys))
+        self.filter.update(keys)
+        self.absent = queries(500_000, 0.0, keys)
+
+    def track_fpr_over_target(self, name):
+        return float(self.filter.contains_many(self.absent).mean()) / FPR
+
+    track_fpr_over_target.unit = "ratio"
+
+
+class FilterFiles:
+    """Opening maps; it must not depend on the size."""
+
+    params = [[10_000, 3_000_000]]
+    param_names = ["n_keys"]
+
+    def setup(self, n_keys):
+        import tempfile
+        from pathlib import Path
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "filter"
+        filter_ = FILTERS["cuckoo"](n_keys)
+        filter_.update(make_keys(1000))
+        filter_.save(self.path)
+
+    def teardown(self, n_keys):
+        self.folder.cleanup()
+
+    def time_open_and_ask(self, n_keys):
+        import dlbf
+
+        with dlbf.open_filter(self.path) as filter_:
+            b"no such key" in filter_  # noqa: B015

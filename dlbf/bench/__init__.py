@@ -1,0 +1,1 @@
+"""Measuring: made-up keys, interleaved timing, and the sections of ``dlbf bench``."""

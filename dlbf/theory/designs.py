@@ -1,0 +1,140 @@
+"""The table of designs: which filters stand where.
+
+One composite covers them all::
+
+    query(x) = initial(x)  AND  member[r](x)  AND NOT deleted[r](x)      with r = region(score(x))
+
+A design says which kind of base filter each place holds; the planner says how large it is; the composite builds it.
+This table is the only place that says what a design *is*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DESIGNS", "MANY", "Design", "get_design"]
+
+MANY = 0  # as many regions as the planner finds worth having
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """One row of the table.
+
+    Attributes
+    ----------
+    name, summary : str
+        Public name; one line for tables and help.
+    regions : int
+        Score regions; `MANY` for any number.  With one region there is no model.
+    member : tuple of str
+        Base filter of the members, low score to high: one entry for all regions alike, or two (the last region or, with
+        many regions, those above a cut the planner chooses, have the second).  ``"all"`` means no filter: everything
+        passes. ``"chosen"`` means the cheapest deletable base, region by region.
+    initial : str or None
+        Base filter in front of the model, if any.
+    deleted : tuple of str
+        Base filter of the deleted keys, same rule as `member`; empty when there is none.
+    deletable : bool
+        Can keys be removed?
+    false_negatives : bool
+        Can a stored key be answered "absent"?
+    keyed : bool
+        Is a secret part of the design (rather than an option)?
+    shared : bool
+        Do all regions share one array and differ in the number of hashes?
+    hides_score : bool
+        Does the model see the key only through the keyed permutation, so that nobody can choose a score?
+    """
+
+    name: str
+    summary: str
+    regions: int
+    member: tuple[str, ...]
+    initial: str | None = None
+    deleted: tuple[str, ...] = ()
+    deletable: bool = False
+    false_negatives: bool = False
+    keyed: bool = False
+    shared: bool = False
+    hides_score: bool = False
+
+    @property
+    def learned(self) -> bool:
+        """Does it use a model?"""
+        return self.regions != 1
+
+    def members(self, n_regions: int, n_above: int = 1) -> tuple[str, ...]:
+        """The member base of each of `n_regions` regions, the top `n_above` of them with the second kind, if any."""
+        return _spread(self.member, n_regions, n_above)
+
+    def deleteds(self, n_regions: int, n_above: int = 1) -> tuple[str | None, ...]:
+        """The base of the deleted set of each region; None where there is none."""
+        return tuple(
+            base if base != "none" else None for base in _spread(self.deleted or ("none",), n_regions, n_above)
+        )
+
+
+def _spread(kinds: tuple[str, ...], n_regions: int, n_above: int) -> tuple[str, ...]:
+    if len(kinds) == 1:
+        return kinds * n_regions
+    below, above = kinds
+    return (below,) * (n_regions - n_above) + (above,) * n_above
+
+
+_TABLE = (
+    Design("bloom", "Bloom filter", 1, ("bits",)),
+    Design("counting", "counting Bloom filter", 1, ("counters",), deletable=True),
+    Design("dlbf", "deletable Bloom filter: a bitmap of collisions", 1, ("dlbf",), deletable=True),
+    Design("d-left", "d-left counting filter", 1, ("d-left",), deletable=True),
+    Design("cuckoo", "cuckoo filter", 1, ("cuckoo",), deletable=True),
+    Design("lbf", "learned (Kraska): backup filter below the threshold", 2, ("bits", "all")),
+    Design("slbf", "sandwiched (Mitzenmacher): filter, model, backup filter", 2, ("bits", "all"), initial="bits"),
+    Design(
+        "slbf-2cbf", "sandwich with two counting filters", 2, ("counters", "all"), initial="counters", deletable=True
+    ),
+    Design("lbf-2cbf", "a counting filter on each side of the threshold", 2, ("counters",), deletable=True),
+    Design(
+        "slbf-3cbf", "sandwich, a counting filter on each side", 2, ("counters",), initial="counters", deletable=True
+    ),
+    Design(
+        "lbf-3sbf", "learned, deleted keys in two Bloom filters", 2, ("bits", "all"), deleted=("bits",),
+        deletable=True, false_negatives=True,
+    ),
+    Design(
+        "lbf-3cbf", "learned, deleted keys in two counting filters", 2, ("counters", "all"), deleted=("counters",),
+        deletable=True, false_negatives=True,
+    ),
+    Design("plbf", "partitioned: a Bloom filter per region", MANY, ("bits",)),
+    Design("plbf-cbf", "partitioned, counting", MANY, ("counters",), deletable=True),
+    Design(
+        "pddbf", "partitioned, counters below, exact set of deleted keys above", MANY, ("counters", "all"),
+        deleted=("none", "exact"), deletable=True,
+    ),
+    Design("ada-bf", "one array, fewer hashes for higher scores", MANY, ("bits",), shared=True),
+    Design("ada-cbf", "one array, counting", MANY, ("counters",), deletable=True, shared=True),
+    Design("bodega", "Downtown Bodega: a keyed Bloom filter on each side", 2, ("bits",), keyed=True),
+    Design("bodega-cbf", "Downtown Bodega with keyed counters", 2, ("counters",), deletable=True, keyed=True),
+    Design(
+        "uptown", "Uptown Bodega: a sandwich whose model sees only the permuted key", 2, ("bits", "all"),
+        initial="bits", keyed=True, hides_score=True,
+    ),
+    Design("secure-bloom", "keyed Bloom filter", 1, ("bits",), keyed=True),
+    Design("auto", "the cheapest deletable filter per region", MANY, ("chosen",), deletable=True),
+)  # fmt: skip
+
+DESIGNS: dict[str, Design] = {design.name: design for design in _TABLE}
+
+
+def get_design(name: str) -> Design:
+    """The design of that name; ValueError with the names there are.
+
+    Examples
+    --------
+    >>> get_design("slbf-2cbf").initial
+    'counters'
+    """
+    try:
+        return DESIGNS[name]
+    except (KeyError, TypeError):
+        raise ValueError(f"design: expected one of {', '.join(DESIGNS)}, found {name!r}") from None

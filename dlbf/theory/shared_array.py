@@ -1,0 +1,129 @@
+"""One array for all regions, ``k_r`` hashes in region ``r`` (ada-bf, ada-cbf).
+
+With fill ``x`` a region's rate is ``x^k_r``, and ``m`` cells reach the fill ``1 - exp(-n sum G_r k_r / m)``.  For
+real ``k_r`` and half fill this is exactly the allocation of separate filters; whole numbers of hashes cost a little
+more, and here they are searched: start from the rounded optimum at several fills, then change one region at a time
+while that helps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dlbf.theory.allocation import allocate
+from dlbf.theory.costs import cell_cost
+
+__all__ = ["SharedArray", "optimise_shared_array"]
+
+Floats = npt.NDArray[np.float64]
+MAX_HASHES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SharedArray:
+    """Hashes per region, their rates, the fill of the array, and bits per key."""
+
+    hashes: tuple[int, ...]
+    rates: tuple[float, ...]
+    fill: float
+    bits: float
+
+
+def _fill_for(hashes: Floats, keys: Floats, queries: Floats, fpr: float, kept: float, worst: float) -> float:
+    """Largest fill that meets the targets."""
+    if not (hashes * keys).any():
+        return 0.0
+
+    def meets(fill: float) -> bool:
+        rates = fill**hashes
+        return bool(queries @ rates <= fpr and keys @ rates <= kept and rates[keys > 0].max() <= worst)
+
+    low, high = 0.0, 1.0 - 1e-9
+    if meets(high):
+        return high
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if meets(middle) else (low, middle)
+    return low
+
+
+def optimise_shared_array(
+    keys: Floats,
+    queries: Floats,
+    cell_bits: float,
+    *,
+    fpr: float | None = None,
+    bits: float | None = None,
+    deletability: float = 0.0,
+    adversarial_fpr: float = 1.0,
+) -> SharedArray | None:
+    """Hashes per region with the fewest bits for `fpr`, or the lowest rate for `bits`; None if nothing fits."""
+    real = allocate(
+        keys,
+        queries,
+        [cell_cost(cell_bits)],
+        fpr=fpr,
+        bits=bits,
+        deletability=deletability,
+        adversarial_fpr=adversarial_fpr,
+    )
+    if not real.feasible:
+        return None
+    kept = 1 - deletability if deletability > 0 else math.inf
+    nats = np.array([-math.log(rate) if rate > 0 else 0.0 for rate in real.rates])
+
+    def fill_of(hashes: Floats, budget: float) -> float:
+        return -math.expm1(-float(keys @ hashes) * cell_bits / budget) if budget > 0 else 1.0
+
+    def score(hashes: Floats) -> tuple[float, float]:
+        """What to minimise, and the fill."""
+        if fpr is not None:
+            fill = _fill_for(hashes, keys, queries, fpr, kept, adversarial_fpr)
+            if fill <= 0:
+                within = queries.sum() <= fpr and keys.sum() <= kept and adversarial_fpr >= 1
+                return (0.0 if within else math.inf), 0.5
+            return float(keys @ hashes) * cell_bits / -math.log1p(-fill), fill
+        assert bits is not None
+        fill = fill_of(hashes, bits)
+        rates = fill**hashes
+        if keys @ rates > kept or rates[keys > 0].max() > adversarial_fpr:
+            return math.inf, fill
+        return float(queries @ rates), fill
+
+    def climb(hashes: Floats) -> tuple[float, Floats, float]:
+        value, fill = score(hashes)
+        improved = True
+        while improved:
+            improved = False
+            for region in range(len(hashes)):
+                for step in (-1, 1):
+                    changed = hashes.copy()
+                    changed[region] = min(MAX_HASHES, max(0, changed[region] + step))
+                    new, new_fill = score(changed)
+                    if new < value * (1 - 1e-12):
+                        hashes, value, fill, improved = changed, new, new_fill, True
+        return value, hashes, fill
+
+    rounding: list[Callable[[Floats], Floats]] = [np.round, np.ceil]
+    starts = {
+        tuple(np.clip(how(nats / -math.log(fill)), 0, MAX_HASHES))
+        for fill in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+        for how in rounding
+    }
+    value, hashes, fill = min((climb(np.array(start)) for start in sorted(starts)), key=lambda found: found[0])
+    if not math.isfinite(value):
+        return None
+    # A region without keys still answers through the shared array, with as many hashes as any other.
+    hashes = np.where(keys > 0, hashes, hashes.max())
+    rates = fill**hashes
+    return SharedArray(
+        tuple(int(count) for count in hashes),
+        tuple(float(rate) for rate in rates),
+        float(fill),
+        value if fpr is not None else float(bits or 0.0),
+    )
