@@ -48,10 +48,11 @@ class Unusable(StoreError):
 class Replica:
     """See the module."""
 
-    def __init__(self, dbs: Databases, secret: bytes | None, where: str) -> None:
+    def __init__(self, dbs: Databases, secret: bytes | None, where: str, quiet: bool = False) -> None:
         self.dbs = dbs
         self.secret = secret
         self.where = where
+        self.quiet = quiet
         self.filter: Any = None
         self.applied = 0
         self.removed = 0  # newest transaction that took a key out
@@ -130,7 +131,7 @@ class Replica:
         self.reason = str(error)
         self.kind = error.kind
         self._failed_record = bytes(txn.get(CHECKPOINT_KEY, db=self.dbs.meta) or b"")
-        if self._warned != self.reason:
+        if self._warned != self.reason and not self.quiet:
             self._warned = self.reason
             log.warning("%s: reading without the filter: %s", self.where, self.reason)
 

@@ -125,7 +125,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     *Threads* may share a store.  *Processes* each open their own, any number; one of them writes at a time and the
     others wait.  After
-    ``fork`` the child must open its own.
+    ``fork`` a child cannot use it, nor open the same store again: open after the fork in both, or start processes with
+    ``spawn``.
 
     Examples
     --------
@@ -208,8 +209,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             except lmdb.Error as error:
                 if "already open" in str(error):
                     raise StoreError(
-                        f"{self.path}: already open in this process; share that Store between threads, or close it "
-                        f"first"
+                        f"{self.path}: already open in this process, or in the one it was forked from; share that Store "
+                        "between threads, close it first, or start processes with spawn"
                     ) from error
                 if isinstance(error, lmdb.InvalidError):
                     raise StoreError(
@@ -363,7 +364,10 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     def close(self) -> None:
         """Let go of the environment; a long journal is checkpointed first.  Closing twice is allowed."""
-        if self._env is None or self._was_forked():
+        if self._env is None:
+            return
+        if self._was_forked():
+            # Not ours to close: it would free the parent's slots in LMDB's table of readers.
             self._env = None
             return
         replica = self._replica
@@ -391,6 +395,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     ) -> None:
         self.close()
 
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
         if self._env is None:
             return f"<Store {str(self.path)!r}, closed>"
@@ -402,7 +408,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         if self._was_forked():
             raise StoreError(
                 f"{self.path}: opened before fork() and used in the child, which LMDB does not allow; "
-                "open the store in the child (after the fork)"
+                "open it after the fork in both, or start the child with spawn"
             )
 
     # --- read transactions and the map
@@ -1063,7 +1069,11 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         if target.exists() and any(target.iterdir()):
             raise StoreError(f"{target}: expected no directory or an empty one, found files; choose another path")
         target.mkdir(parents=True, exist_ok=True)
-        self._env.copy(str(target))
+        if self._writer == threading.get_ident():
+            raise StoreError("this thread has a write transaction; commit it before the backup")
+        # py-lmdb's copy waits for LMDB's writer while it keeps this process's transactions from ending: none may write.
+        with self._write_lock:
+            self._env.copy(str(target))
         if self._info.keyed and not self._info.secret_elsewhere and self._secret is not None:
             descriptor = os.open(target / SECRET_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:

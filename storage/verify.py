@@ -24,8 +24,7 @@ def verify(store: "Store") -> Verification:
         now = txn.id()
         problems = check_records(txn, dbs)
         # A replica of its own, from what is on disk; and the one that answers now.
-        fresh = Replica(dbs, store._secret, str(store.path))
-        fresh._warned = " "
+        fresh = Replica(dbs, store._secret, str(store.path), quiet=True)
         candidates: dict[str, Any] = {}
         if fresh.catch_up(txn, now):
             candidates["stored"] = fresh.filter
