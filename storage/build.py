@@ -17,8 +17,8 @@ from typing import Any
 from dlbf.errors import DlbfError, FilterFullError
 from dlbf.kernels.readpath import apply_record, read_record
 from dlbf.storage import steps
-from dlbf.storage.layout import FLAG_OMITTED, HEAD_PART_BYTES, LONG_KEY, LongState, journal_key
-from dlbf.storage.longkeys import Databases, scan
+from dlbf.storage.layout import FLAG_OMITTED, HEAD_PART_BYTES, journal_key
+from dlbf.storage.longkeys import Databases, long_state, scan
 
 __all__ = ["Builder", "fill"]
 
@@ -27,7 +27,7 @@ KEYS_PER_UPDATE = 4096
 
 def fill(txn: Any, dbs: Databases, filter: Any) -> None:
     """Add every key that ``txn`` sees."""
-    if LongState.unpack(txn.get(LONG_KEY, db=dbs.meta)).n_nodes == 0:
+    if long_state(txn, dbs).n_nodes == 0:
         # No long keys: what is in ``data`` are the keys themselves (and the empty key is elsewhere).
         filter.update(txn.cursor(dbs.data).iternext(values=False))
         if txn.stat(dbs.long)["entries"]:
@@ -98,7 +98,7 @@ class Builder:
         if self.done:
             return 0
         passed = 0
-        has_long = LongState.unpack(txn.get(LONG_KEY, db=self.dbs.meta)).n_nodes != 0
+        has_long = long_state(txn, self.dbs).n_nodes != 0
         if has_long or self.position is None or len(self.position) >= HEAD_PART_BYTES:
             # The slow way, also for the first step: it knows the empty key.
             n_keys = n_keys if has_long else min(n_keys, 1)

@@ -15,7 +15,7 @@ A store is a directory: ``data.mdb`` and ``lock.mdb`` (one LMDB environment, eve
     journal    transaction id (u64, big-endian) record of that transaction
     meta       b"store"                         what this is: version, target rate, creation
                b"checkpoint"                    which filter, complete for which transaction
-               b"long"                          number of nodes in use, next node number
+               b"long"                          number of nodes in use
     model      reserved for learned generations (compiled model, provenance)
     misses     reserved for sampled absent keys
 
@@ -75,7 +75,6 @@ record).
 
     long:         0      8  u64   XXH3-64 of everything behind it
                   8      8  u64   nodes in use
-                 16      8  u64   next node number
 
 **One transaction** holds: the user's changes of ``data`` and ``long``, the counters of ``long`` if they changed, and
 the journal
@@ -264,16 +263,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class LongState:
-    """The ``long`` record: how many nodes are in use, and the next one's number."""
+    """The ``long`` record: how many nodes are in use."""
 
     n_nodes: int = 0
-    next_node: int = 1
 
-    FORMAT = struct.Struct("<QQ")
+    FORMAT = struct.Struct("<Q")
 
     def pack(self) -> bytes:
         """As bytes."""
-        return _sealed(self.FORMAT.pack(self.n_nodes, self.next_node))
+        return _sealed(self.FORMAT.pack(self.n_nodes))
 
     @classmethod
     def unpack(cls, record: bytes | None) -> "LongState":

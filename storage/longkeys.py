@@ -6,10 +6,10 @@ See :mod:`dlbf.storage.layout` for the records.  All functions work inside a tra
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dlbf.errors import StoreError
+from dlbf.errors import FormatError, StoreError
 from dlbf.storage.layout import HEAD_PART_BYTES, LONG_KEY, PART_BYTES, PLAIN_KEY_BYTES, LongState, node_key
 
-__all__ = ["Databases", "count_keys", "delete_long", "get_long", "is_plain", "put_long", "scan"]
+__all__ = ["Databases", "count_keys", "delete_long", "get_long", "is_plain", "long_state", "put_long", "scan"]
 
 
 class Databases(NamedTuple):
@@ -46,6 +46,28 @@ def _node(value: bytes | None) -> int | None:
     return int.from_bytes(value, "little")
 
 
+def long_state(txn: Any, dbs: Databases) -> LongState:
+    """The number of nodes in use; counted again if the record of it is lost or damaged."""
+    record = txn.get(LONG_KEY, db=dbs.meta)
+    try:
+        if record is not None or _last_node(txn, dbs) == 0:
+            return LongState.unpack(record)
+    except FormatError:
+        pass
+    heads = sum(len(key) == HEAD_PART_BYTES for key in txn.cursor(dbs.data).iternext(values=False))
+    parts = sum(len(key) == 8 + PART_BYTES for key in txn.cursor(dbs.long).iternext(values=False))
+    return LongState(heads + parts)
+
+
+def _last_node(txn: Any, dbs: Databases) -> int:
+    """The highest node number in use; a node in use has a record."""
+    cursor = txn.cursor(dbs.long)
+    try:
+        return int.from_bytes(cursor.key()[:8], "big") if cursor.last() else 0
+    finally:
+        cursor.close()
+
+
 def get_long(txn: Any, dbs: Databases, key: bytes) -> bytes | None:
     """The value of a key that is not plain."""
     if not key:
@@ -69,18 +91,21 @@ def put_long(txn: Any, dbs: Databases, key: bytes, value: bytes) -> bool:
         place = node_key(0, b"")
     else:
         head, parts = _parts(key)
-        state = found = LongState.unpack(txn.get(LONG_KEY, db=dbs.meta))
+        before: LongState | None = None
+        made = 0
+        last = _last_node(txn, dbs)
         steps = [(head, dbs.data)]
         for i in range(len(parts)):
             place, db = steps[-1]
             node = _node(txn.get(place, db=db))
             if node is None:
-                node = state.next_node
-                state = LongState(state.n_nodes + 1, state.next_node + 1)
+                made += 1
+                node = last + made
+                before = before or long_state(txn, dbs)
                 txn.put(place, node.to_bytes(8, "little"), db=db)
             steps.append((node_key(node, parts[i]), dbs.long))
-        if state != found:
-            txn.put(LONG_KEY, state.pack(), db=dbs.meta)
+        if before is not None:
+            txn.put(LONG_KEY, LongState(before.n_nodes + made).pack(), db=dbs.meta)
         place = steps[-1][0]
     if txn.put(place, value, db=dbs.long, overwrite=False):
         return True
@@ -113,21 +138,22 @@ def delete_long(txn: Any, dbs: Databases, key: bytes) -> bool:
     if not txn.delete(place, db=dbs.long):
         return False
     removed = 0
+    before: LongState | None = None
     for place, db, node in reversed(path):
         if not _is_empty(txn, dbs, node):
             break
+        before = before or long_state(txn, dbs)
         txn.delete(place, db=db)
         removed += 1
-    if removed:
-        state = LongState.unpack(txn.get(LONG_KEY, db=dbs.meta))
-        txn.put(LONG_KEY, LongState(state.n_nodes - removed, state.next_node).pack(), db=dbs.meta)
+    if before is not None:
+        txn.put(LONG_KEY, LongState(before.n_nodes - removed).pack(), db=dbs.meta)
     return True
 
 
 def count_keys(txn: Any, dbs: Databases) -> int:
     """Number of keys, from the databases' own counts."""
-    state = LongState.unpack(txn.get(LONG_KEY, db=dbs.meta))
-    return int(txn.stat(dbs.data)["entries"] + txn.stat(dbs.long)["entries"] - state.n_nodes)
+    n_nodes = long_state(txn, dbs).n_nodes
+    return int(txn.stat(dbs.data)["entries"] + txn.stat(dbs.long)["entries"] - n_nodes)
 
 
 def _scan_node(txn: Any, dbs: Databases, node: int, before: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:

@@ -7,6 +7,8 @@ visible: it is taken out of the read path before it changes, and an exception in
 import logging
 from typing import Any
 
+import lmdb
+
 from dlbf.errors import ChecksumError, DlbfError, FilterFullError, FormatError, StoreError, VersionError
 from dlbf.kernels.hashing import checksum64, checksum64_chunks
 from dlbf.kernels.readpath import apply_record, read_record
@@ -110,7 +112,7 @@ class Replica:
             try:
                 if self._replay(txn, now):
                     return True
-            except Unusable as error:
+            except (Unusable, lmdb.Error) as error:
                 self._fail(error, txn)
                 return False
             except BaseException:
@@ -119,18 +121,23 @@ class Replica:
         try:
             self._load(txn, now)
             return True
-        except Unusable as error:
+        except (Unusable, lmdb.Error) as error:
             self._fail(error, txn)
             return False
         except BaseException:
             self.drop()
             raise
 
-    def _fail(self, error: Unusable, txn: Any) -> None:
+    def _fail(self, error: "Unusable | lmdb.Error", txn: Any) -> None:
         self.drop()
-        self.reason = str(error)
-        self.kind = error.kind
-        self._failed_record = bytes(txn.get(CHECKPOINT_KEY, db=self.dbs.meta) or b"")
+        if isinstance(error, Unusable):
+            self.reason, self.kind = str(error), error.kind
+        else:
+            self.reason, self.kind = f"LMDB cannot read the filter or its journal ({error}); run rebuild()", DAMAGE
+        try:
+            self._failed_record = bytes(txn.get(CHECKPOINT_KEY, db=self.dbs.meta) or b"")
+        except lmdb.Error:
+            self._failed_record = None
         if self._warned != self.reason and not self.quiet:
             self._warned = self.reason
             log.warning("%s: reading without the filter: %s", self.where, self.reason)
@@ -230,6 +237,11 @@ class Replica:
         sums = checksum64_chunks(blob, PIECE_BYTES)
         view = memoryview(blob)
         same = generation == self.generation and self.checkpoint is not None and self.checkpoint.n_bytes == len(blob)
+        if not same:
+            # A new generation is loaded, not replayed to.  Emptying the databases also rids them of any damage: records
+            # under wrong keys could not be found one by one.
+            txn.drop(self.dbs.filter, delete=False)
+            txn.drop(self.dbs.journal, delete=False)
         for i in range(-(-len(blob) // PIECE_BYTES)):
             if not same or sums[8 * i : 8 * i + 8] != self.sums[8 * i : 8 * i + 8]:
                 txn.put(piece_key(generation, i), view[i * PIECE_BYTES : (i + 1) * PIECE_BYTES], db=self.dbs.filter)
@@ -238,10 +250,8 @@ class Replica:
         checkpoint = Checkpoint(generation, txn_id, removed, previous, len(blob), checksum64(sums))
         txn.put(CHECKPOINT_KEY, checkpoint.pack(), db=self.dbs.meta)
         steps.reached("checkpoint-record-written")
-        if not same:
-            delete_range(txn, self.dbs.filter, b"", piece_key(generation, 0))
-            delete_range(txn, self.dbs.filter, piece_key(generation, checkpoint.n_pieces), None)
-        delete_range(txn, self.dbs.journal, b"", journal_key(previous))
+        if same:
+            delete_range(txn, self.dbs.journal, b"", journal_key(previous))
         steps.reached("journal-trimmed")
         return checkpoint, sums
 

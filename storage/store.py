@@ -26,7 +26,7 @@ from typing import Any, Self
 
 import lmdb
 
-from dlbf.errors import FilterFullError, FormatError, StoreError
+from dlbf.errors import FilterFullError, FormatError, StoreError, VersionError
 from dlbf.kernels.keys import read_keys
 from dlbf.kernels.readpath import OperationLog, ReadPath, apply_record
 from dlbf.storage import generations, steps
@@ -36,6 +36,7 @@ from dlbf.storage.layout import (
     DATABASES,
     FLAG_OMITTED,
     FLAG_REMOVED,
+    LONG_KEY,
     META_MAGIC,
     META_MAGIC_OFFSET,
     META_PAGE_SIZE_OFFSET,
@@ -49,10 +50,11 @@ from dlbf.storage.layout import (
     StoreInfo,
     journal_key,
 )
-from dlbf.storage.longkeys import Databases, count_keys, get_long, is_plain, scan
+from dlbf.storage.longkeys import Databases, count_keys, get_long, is_plain, long_state, scan
 from dlbf.storage.replica import FULL, SECRET, VERSION, Replica, delete_range, read_checkpoint
 from dlbf.storage.report import Stats, Verification
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
+from dlbf.storage.verify import check_meta, verify
 
 __all__ = ["Store"]
 
@@ -209,8 +211,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             except lmdb.Error as error:
                 if "already open" in str(error):
                     raise StoreError(
-                        f"{self.path}: already open in this process, or in the one it was forked from; share that Store "
-                        "between threads, close it first, or start processes with spawn"
+                        f"{self.path}: already open in this process, or in the one it was forked from; share that "
+                        "Store between threads, close it first, or start processes with spawn"
                     ) from error
                 if isinstance(error, lmdb.InvalidError):
                     raise StoreError(
@@ -229,16 +231,14 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         dbs = self._dbs = self._open_databases(DEFAULT_FPR if fpr is None else fpr, secret, keyed)
         with env.begin() as txn:
             record = txn.get(STORE_KEY, db=dbs.meta)
-        self._problem = ""
         try:
             if record is None:
                 raise FormatError("record 'store' in meta is missing")
             self._info = StoreInfo.unpack(record)
-        except FormatError as error:
-            if type(error).__name__ == "VersionError":
-                raise
-            # Everything in it can be guessed; only verify() and rebuild() have to know.
-            self._problem = str(error)
+        except VersionError:
+            raise
+        except FormatError:
+            # Everything in it can be guessed; verify() tells, rebuild() repairs.
             self._info = StoreInfo(fpr or DEFAULT_FPR, 0, secret is not None, keyed)
         if fpr is not None and abs(fpr - self._info.fpr) > 1e-12:
             log.warning(
@@ -646,10 +646,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     def __len__(self) -> int:
         with self._reading() as txn:
-            try:
-                return count_keys(txn, self._dbs)
-            except FormatError:
-                return sum(1 for _ in scan(txn, self._dbs))
+            return count_keys(txn, self._dbs)
 
     def items(  # type: ignore[override]
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
@@ -804,7 +801,9 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
                 self._commit_checkpoint(txn, operations, number, flags)
         else:
             record = operations.record(number, replica.generation, flags)
-            txn.put(journal_key(number), record, True, True, True, self._dbs.journal)
+            if not txn.put(journal_key(number), record, True, True, True, self._dbs.journal):
+                # A damaged key behind ours: appending is refused, storing is not.
+                txn.put(journal_key(number), record, db=self._dbs.journal)
             steps.reached("journal-written")
             txn.commit()
             steps.reached("commit-done")
@@ -1022,16 +1021,18 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         # Five times outrun by writers: the switch will do the rest while they wait.
 
     def _repair_info(self, fpr: float) -> None:
-        """Write the store record again if it is damaged or the target has changed."""
-        if not self._problem and fpr == self._info.fpr:
+        """Write the records of the store again if they are damaged or the target has changed."""
+        with self._reading() as txn:
+            problems = check_meta(txn, self._dbs, (STORE_KEY, LONG_KEY))
+        if not problems and fpr == self._info.fpr:
             return
         info = StoreInfo(fpr, self._info.created, self._info.secret_elsewhere, self._info.keyed)
         txn = self._begin_write()
         try:
             txn.put(STORE_KEY, info.pack(), db=self._dbs.meta)
+            txn.put(LONG_KEY, long_state(txn, self._dbs).pack(), db=self._dbs.meta)
             self._commit(txn, OperationLog(), True)
             self._info = info
-            self._problem = ""
         finally:
             self._end_write(txn)
 
@@ -1100,10 +1101,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._check_process()
         state, reason = self._state()
         with self._reading() as txn:
-            try:
-                n_keys = count_keys(txn, self._dbs)
-            except FormatError:
-                n_keys = sum(1 for _ in scan(txn, self._dbs))
+            n_keys = count_keys(txn, self._dbs)
             journal_records = txn.stat(self._dbs.journal)["entries"]
             last_txn = txn.id()
         info = self._env.info()
@@ -1145,7 +1143,5 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         -----
         Reads all data and takes a copy of the filter; reads and writes go on.
         """
-        from dlbf.storage.verify import verify
-
         self._check_process()
         return verify(self)

@@ -2,10 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dlbf.errors import DlbfError, FormatError
+import lmdb
+
+from dlbf.errors import DlbfError
 from dlbf.kernels.readpath import read_record
 from dlbf.storage.layout import CHECKPOINT_KEY, LONG_KEY, STORE_KEY, Checkpoint, LongState, StoreInfo
-from dlbf.storage.longkeys import Databases, count_keys, scan
+from dlbf.storage.longkeys import Databases, count_keys, long_state, scan
 from dlbf.storage.replica import Replica
 from dlbf.storage.report import Verification
 
@@ -22,7 +24,10 @@ def verify(store: "Store") -> Verification:
     dbs = store._dbs
     with store._reading() as txn:
         now = txn.id()
-        problems = check_records(txn, dbs)
+        try:
+            problems = check_records(txn, dbs)
+        except lmdb.Error as error:
+            problems = [f"LMDB cannot read the filter's databases ({error}); run rebuild()"]
         # A replica of its own, from what is on disk; and the one that answers now.
         fresh = Replica(dbs, store._secret, str(store.path), quiet=True)
         candidates: dict[str, Any] = {}
@@ -51,12 +56,9 @@ def verify(store: "Store") -> Verification:
                 if len(examples) < MAX_EXAMPLES:
                     examples.append(key)
         extra = max((filter.approximate_count() for filter in candidates.values()), default=0)
-        try:
-            counted = count_keys(txn, dbs)
-            if counted != n_keys:
-                problems.append(f"the databases count {counted} keys, the data has {n_keys}; run rebuild()")
-        except FormatError:
-            pass  # among the problems already
+        counted = count_keys(txn, dbs)
+        if counted != n_keys:
+            problems.append(f"the databases count {counted} keys, the data has {n_keys}; run rebuild()")
     if missing:
         problems.append(f"{missing} keys are not in the filter; run rebuild()")
     if extra:
@@ -64,25 +66,33 @@ def verify(store: "Store") -> Verification:
     return Verification(n_keys, missing, extra, tuple(dict.fromkeys(problems)), tuple(examples))
 
 
+def check_meta(txn: Any, dbs: Databases, keys: tuple[bytes, ...]) -> list[str]:
+    """Read records of ``meta`` and say what is wrong with them."""
+    unpack: dict[bytes, Any] = {
+        STORE_KEY: StoreInfo.unpack,
+        CHECKPOINT_KEY: Checkpoint.unpack,
+        LONG_KEY: LongState.unpack,
+    }
+    problems = []
+    for key in keys:
+        record = txn.get(key, db=dbs.meta)
+        needed = key != LONG_KEY or long_state(txn, dbs).n_nodes
+        if record is None and needed:
+            problems.append(f"record {key.decode()!r} in meta is missing; run rebuild()")
+        elif record is not None:
+            try:
+                unpack[key](record)
+            except DlbfError as error:
+                problems.append(f"{error}; run rebuild()")
+    return problems
+
+
 def check_records(txn: Any, dbs: Databases) -> list[str]:
     """Read every record of ours and say what is wrong with it."""
-    problems = []
-    for key, unpack in (
-        (STORE_KEY, StoreInfo.unpack),
-        (CHECKPOINT_KEY, Checkpoint.unpack),
-        (LONG_KEY, LongState.unpack),
-    ):
-        record = txn.get(key, db=dbs.meta)
-        if record is None and key != LONG_KEY:
-            problems.append(f"record {key.decode()!r} in meta is missing; run rebuild()")
-            continue
-        try:
-            unpack(record)
-        except DlbfError as error:
-            problems.append(f"{error}; run rebuild()")
+    problems = check_meta(txn, dbs, (STORE_KEY, CHECKPOINT_KEY, LONG_KEY))
     for key, record in txn.cursor(dbs.journal):
         try:
             read_record(record, int.from_bytes(key, "big"))
-        except DlbfError as error:
+        except (DlbfError, OverflowError) as error:
             problems.append(f"{error}; run rebuild()")
     return problems

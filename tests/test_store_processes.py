@@ -221,10 +221,9 @@ def test_writer_killed_in_a_transaction_does_not_stop_others(path):
 
 def test_full_reader_table_says_what_to_do(path):
     with Store(path, sync="none", max_readers=4) as store:
-        views = []
+        views = [store.snapshot() for _ in range(3)]
         with pytest.raises(StoreError, match="max_readers"):
-            for _ in range(10):
-                views.append(store.snapshot())
+            views.extend(store.snapshot() for _ in range(10))
         for view in views:
             view.close()
         assert store.get(b"x") is None
