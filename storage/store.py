@@ -19,6 +19,7 @@ import os
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from types import TracebackType
@@ -71,6 +72,8 @@ ROOMY_MAP_BYTES = 1 << 36
 RESIZE_PATIENCE_SECONDS = 30.0
 # Read transactions that py-lmdb keeps for reuse: beginning a new one takes a lock that all processes share.
 SPARE_TXNS = 1
+# How long, at most twice, a read transaction is kept open for the next read.
+KEEP_SECONDS = 0.02
 SYNC_MODES = {
     "full": {"sync": True, "metasync": True},
     "data": {"sync": True, "metasync": False},
@@ -82,6 +85,22 @@ BUILD_KEYS_PER_STEP = 8192
 # Records that a store without a usable filter keeps for a rebuild to catch up with.
 BROKEN_JOURNAL_RECORDS = 4096
 BROKEN_RECORD_BYTES = 1 << 20
+
+
+def sweep(reference: "weakref.ref[Store]", wake: threading.Event) -> None:
+    """End read transactions that are kept open and not used; sleeps while there are none."""
+    while True:
+        wake.wait()
+        wake.clear()
+        while True:
+            time.sleep(KEEP_SECONDS)
+            store = reference()
+            if store is None or store._env is None:
+                return
+            if not store._sweep():
+                break
+            del store
+        del store
 
 
 class Store(ReadPath, MutableMapping[bytes, bytes]):
@@ -178,6 +197,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._builder_generation = 0
         self._dead_word = -1
         self._roomy = 0
+        self._wake = threading.Event()
+        self._sweeper: threading.Thread | None = None
         if (readonly or not create) and not (self.path / "data.mdb").exists():
             raise StoreError(f"{self.path}: there is no store; expected a directory with data.mdb. Check the path")
         self._env = self._open_environment(map_size, max_readers, SYNC_MODES[sync])
@@ -251,6 +272,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._secret = self._find_secret(secret) if self._info.keyed else None
         self._replica = Replica(dbs, self._secret, str(self.path))
         self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, PLAIN_KEY_BYTES)
+        self._keep_live(True)
         self._watch_meta_pages()
         self._refresh()
 
@@ -378,6 +400,9 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     def _close(self) -> None:
         self._withdraw()
+        if self._env is not None and not self._was_forked():
+            self._keep_live(False)
+        self._wake.set()
         env, self._env = self._env, None
         self._detach_meta()
         self._attach_reader(None, None, lmdb.MapResizedError, 0)
@@ -443,6 +468,15 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
                 txn.abort()
             self._read_ended()
 
+    def _start_sweeping(self) -> None:
+        """A read has left its transaction open: see that it is not for long."""
+        if self._sweeper is None:
+            self._sweeper = threading.Thread(
+                target=sweep, args=(weakref.ref(self), self._wake), name="dlbf-sweeper", daemon=True
+            )
+            self._sweeper.start()
+        self._wake.set()
+
     def _adopt_map(self) -> None:
         """Another process has made the map larger: follow."""
         with self._write_lock:
@@ -453,7 +487,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._hold_reads(True)
         try:
             end = time.monotonic() + RESIZE_PATIENCE_SECONDS
-            while self.n_reading:
+            while self.n_reading or self._drop_live():
                 if time.monotonic() > end:
                     raise StoreError(
                         f"{self.path}: the LMDB map must grow, but {self.n_reading} snapshots or iterators of this "
@@ -733,6 +767,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     def _begin_locked(self) -> Any:
         """Begin, with the write lock held; the replica is current then if it can be."""
+        self._drop_live()  # it will be of the past, and would keep pages from being used again
         while True:
             try:
                 txn = self._env.begin(None, None, True)

@@ -8,6 +8,10 @@ transaction that the filter is complete for.  LMDB writes a meta page as the las
 returns, so a commit of any process is visible here to every read that starts after it.  When the two differ nothing is
 answered from the filter; the Python side catches up first.
 
+A key that may be there is read in a transaction that is kept open for the next read as long as no newer commit is seen:
+beginning one costs as much as the read.  But an open transaction keeps LMDB from reusing pages, so somebody has to call
+``_sweep`` a few times per second while there are reads, and the last one is gone soon after them.
+
 Everything here holds the GIL from the check to the probe, and whoever changes the filter withdraws it first
 (``_withdraw``) and offers it again when it is whole (``_offer``): a reader never meets half of a change.
 
@@ -73,7 +77,9 @@ cdef enum:
 
 
 cdef class ReadPath:
-    """Base of :class:`dlbf.storage.Store`; subclasses bring ``_get_slow``, ``_fetch_slow`` and ``_note_miss``."""
+    """Base of :class:`dlbf.storage.Store`; subclasses bring ``_get_slow``, ``_fetch_slow``, ``_note_miss`` and
+    ``_start_sweeping``.
+    """
 
     cdef FilterCore core           # what answers; None while nothing may
     cdef object other              # the same for a filter that is no FilterCore
@@ -88,6 +94,11 @@ cdef class ReadPath:
     cdef object data_db
     cdef object map_error          # LMDB's "somebody made the map larger"
     cdef Py_ssize_t max_plain_bytes
+    cdef object live               # a read transaction kept for the next read; None: none, or in use
+    cdef uint64_t live_id          # the transaction it sees
+    cdef readonly bint live_used   # whether it was used since somebody last cleared this
+    cdef bint keep_live            # whether one may be kept at all
+    cdef bint swept                # whether somebody is watching that it is not kept for long
     cdef readonly Py_ssize_t n_reading   # read transactions open in this process
     cdef bint held                 # no new ones: the map is about to move
     cdef readonly uint64_t n_lookups
@@ -134,6 +145,29 @@ cdef class ReadPath:
         self.data_db = data_db
         self.map_error = map_error
         self.max_plain_bytes = max_plain_bytes
+
+    def _keep_live(self, bint keep):
+        """Whether a read may leave its transaction open for the next one."""
+        self.keep_live = keep
+        if not keep:
+            self._drop_live()
+
+    def _drop_live(self):
+        """End the transaction that is being kept, if any."""
+        txn = self.live
+        self.live = None
+        if txn is not None:
+            txn.abort()
+
+    def _sweep(self):
+        """End the kept transaction unless it was used since the last call; False if there was none to look at."""
+        if self.live is None and not self.live_used:
+            self.swept = False
+            return False
+        if not self.live_used:
+            self._drop_live()
+        self.live_used = False
+        return True
 
     def _offer(self, filter, uint64_t txn_id, uint64_t removed):
         """Answer from ``filter`` as long as ``txn_id`` is the newest transaction."""
@@ -208,10 +242,14 @@ cdef class ReadPath:
         cdef FilterCore core = self.core
         cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(key)
         cdef size_t n = PyBytes_GET_SIZE(key)
+        cdef uint64_t h
         cdef bint found
         if unlikely(not gate_try_read(&core.gate)):
             return UNKNOWN
-        found = core._contains(hash_for_filter(hash_key(&core.hash_key, data, n), core.filter_id), data, n)
+        h = hash_for_filter(hash_key(&core.hash_key, data, n), core.filter_id)
+        # A cuckoo filter looks at two places, one after the other: let their cache misses overlap.
+        core._prefetch(h)
+        found = core._contains(h, data, n)
         gate_read_one_done(&core.gate)
         return MAYBE if found else ABSENT
 
@@ -255,9 +293,25 @@ cdef class ReadPath:
             return self._fetch_slow(key, default, asked)
         self.n_reading += 1
         try:
-            txn = self.begin(self.data_db)
+            # Taken out of its place while it is used, so no other thread can have it.
+            txn = self.live
+            self.live = None
+            if txn is not None and (not self.has_meta or self.live_id != self._newest()):
+                txn.abort()
+                txn = None
+            if txn is None:
+                txn = self.begin(self.data_db)
+                if self.keep_live:
+                    self.live_id = txn.id()
             value = txn.get(key)
-            txn.abort()
+            if self.keep_live and self.live is None and not self.held:
+                self.live = txn
+                self.live_used = True
+                if unlikely(not self.swept):
+                    self.swept = True
+                    self._start_sweeping()
+            else:
+                txn.abort()
         except self.map_error:
             value = NotImplemented
         finally:
