@@ -252,13 +252,14 @@ class Checkpoint:
     def unpack(cls, record: bytes) -> "Checkpoint":
         """From bytes, checked."""
         body = _opened(record, cls.FORMAT.size, "checkpoint")
-        version, state, *rest = cls.FORMAT.unpack_from(body)
+        version, state, generation, txn_id, removed, previous, n_bytes, sums = cls.FORMAT.unpack_from(body)
         if version != CHECKPOINT_VERSION or state not in (STATE_COMPLETE, STATE_BROKEN):
             raise VersionError(
                 f"checkpoint version {version}, state {state} found, this dlbf knows version {CHECKPOINT_VERSION}; "
                 "open the store with a newer dlbf"
             )
-        return cls(*rest, state=state, reason=body[cls.FORMAT.size :].decode(errors="replace"))
+        reason = body[cls.FORMAT.size :].decode(errors="replace")
+        return cls(generation, txn_id, removed, previous, n_bytes, sums, state, reason)
 
 
 @dataclass(frozen=True)

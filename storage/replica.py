@@ -178,7 +178,8 @@ class Replica:
 
     def _load(self, txn: Any, now: int) -> None:
         record = txn.get(CHECKPOINT_KEY, db=self.dbs.meta)
-        if self._failed_record is not None and bytes(record or b"") == self._failed_record and self.reason:
+        record = bytes(record) if record is not None else None
+        if self._failed_record is not None and (record or b"") == self._failed_record and self.reason:
             # Nothing has been repaired since; do not read it all again.
             raise Unusable(self.reason, self.kind)
         try:
@@ -204,17 +205,19 @@ class Replica:
     def _read_filter(self, txn: Any, checkpoint: Checkpoint) -> tuple[Any, bytes]:
         where = f"{self.where}: filter of generation {checkpoint.generation}"
         stat = txn.stat(self.dbs.filter)
-        if checkpoint.n_pieces > stat["entries"]:
+        if not 0 < checkpoint.n_pieces <= stat["entries"]:
             raise Unusable(f"{where}: {checkpoint.n_pieces} pieces expected, {stat['entries']} found; run rebuild()")
-        blob = bytearray(checkpoint.n_bytes)
-        view = memoryview(blob)
+        pieces = []
         for i in range(checkpoint.n_pieces):
             piece = txn.get(piece_key(checkpoint.generation, i), db=self.dbs.filter)
-            part = view[i * PIECE_BYTES : (i + 1) * PIECE_BYTES]
-            if piece is None or len(piece) != len(part):
+            expected = min(PIECE_BYTES, checkpoint.n_bytes - i * PIECE_BYTES)
+            if piece is None or len(piece) != expected:
                 found = "nothing" if piece is None else f"{len(piece)} bytes"
-                raise Unusable(f"{where}: piece {i}: {len(part)} bytes expected, {found} found; run rebuild()")
-            part[:] = piece
+                raise Unusable(f"{where}: piece {i}: {expected} bytes expected, {found} found; run rebuild()")
+            pieces.append(piece)
+        # The only copy: out of the map into the buffer that the filter will use.
+        blob = bytearray().join(pieces)
+        del pieces, piece
         sums = checksum64_chunks(blob, PIECE_BYTES)
         if checksum64(sums) != checkpoint.sums:
             raise Unusable(f"{where}: the pieces do not match their checksum; run rebuild()")
@@ -260,7 +263,7 @@ def read_checkpoint(txn: Any, dbs: Databases) -> Checkpoint | None:
     """The checkpoint record, None if there is none that can be read."""
     record = txn.get(CHECKPOINT_KEY, db=dbs.meta)
     try:
-        return Checkpoint.unpack(record) if record is not None else None
+        return Checkpoint.unpack(bytes(record)) if record is not None else None
     except FormatError:
         return None
 

@@ -273,8 +273,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._replica = Replica(dbs, self._secret, str(self.path))
         self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, PLAIN_KEY_BYTES)
         self._keep_live(True)
+        # The filter is loaded when it is first needed: a process that only wants a few present keys never pays for it.
         self._watch_meta_pages()
-        self._refresh()
 
     def _open_databases(self, fpr: float, secret: bytes | None, keyed: bool) -> Databases:
         """The handles of the databases; a new store is made in one transaction.
@@ -439,7 +439,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     # --- read transactions and the map
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[Any]:
+    def _reading(self, buffers: bool = False) -> Iterator[Any]:
         """A read transaction, counted so that the map does not move under it."""
         self._check_process()
         while not self._read_began():
@@ -448,7 +448,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         try:
             while txn is None:
                 try:
-                    txn = self._env.begin()
+                    txn = self._env.begin(buffers=buffers)
                 except lmdb.MapResizedError:
                     self._read_ended()
                     try:
@@ -487,7 +487,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._hold_reads(True)
         try:
             end = time.monotonic() + RESIZE_PATIENCE_SECONDS
-            while self.n_reading or self._drop_live():
+            self._drop_live()
+            while self.n_reading:
                 if time.monotonic() > end:
                     raise StoreError(
                         f"{self.path}: the LMDB map must grow, but {self.n_reading} snapshots or iterators of this "
@@ -523,7 +524,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         try:
             if self._is_current():
                 return True
-            with self._reading() as txn:
+            with self._reading(buffers=True) as txn:
                 now = txn.id()
                 self._withdraw()
                 if self._replica.catch_up(txn, now):
@@ -640,7 +641,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         with WriteTransaction(self) as txn:
             return txn.delete(key)
 
-    def update(self, other: Any = (), /, **more: bytes) -> None:  # type: ignore[override]
+    def update(self, other: Any = (), /, **more: bytes) -> None:
         """Store many items, in one transaction."""
         items = other.items() if isinstance(other, Mapping) else other
         with WriteTransaction(self) as txn:
@@ -662,7 +663,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             raise KeyError(key)
         return default
 
-    def setdefault(self, key: Key, default: bytes = b"") -> bytes:  # type: ignore[override]
+    def setdefault(self, key: Key, default: bytes = b"") -> bytes:
         """The value of a key, which is stored first if it is not there."""
         default = as_value(default)
         with WriteTransaction(self) as txn:

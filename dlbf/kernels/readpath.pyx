@@ -377,7 +377,7 @@ cdef class OperationLog:
     cdef readonly Py_ssize_t n_removed
     cdef readonly Py_ssize_t n_most       # most keys there were on the way, over those at the start
 
-    def __init__(self):
+    def __cinit__(self):
         self.buffer = bytearray(256)
         self.size = RECORD_HEAD_BYTES
 
