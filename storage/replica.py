@@ -11,7 +11,7 @@ import lmdb
 
 from dlbf.errors import ChecksumError, DlbfError, FilterFullError, FormatError, StoreError, VersionError
 from dlbf.kernels.hashing import checksum64, checksum64_chunks
-from dlbf.kernels.readpath import apply_record, read_record
+from dlbf.kernels.readpath import apply_record, read_record, release_pages
 from dlbf.storage import generations, steps
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
@@ -217,6 +217,9 @@ class Replica:
             pieces.append(piece)
         # The only copy: out of the map into the buffer that the filter will use.
         blob = bytearray().join(pieces)
+        for piece in pieces:
+            if isinstance(piece, memoryview):
+                release_pages(piece)
         del pieces, piece
         sums = checksum64_chunks(blob, PIECE_BYTES)
         if checksum64(sums) != checkpoint.sums:

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import lmdb
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from dlbf.errors import StoreError, VersionError
 from dlbf.kernels.readpath import OperationLog, apply_record, operations, read_record
-from dlbf.storage import Store, build, generations, layout, replica
+from dlbf.storage import Store, build, generations, layout, replica, steps
 from dlbf.storage.longkeys import prefix_end
 
 
@@ -730,3 +731,55 @@ def test_builder_outrun_by_checkpoints_begins_again(path, monkeypatch):
         assert builder.restarts == 1
         store._switch(builder)
         assert store.verify().ok
+
+
+def test_get_many_does_not_trust_a_filter_that_changed_while_it_was_asked(path, monkeypatch):
+    with open_store(path) as store:
+        store[b"present"] = b"1"
+        filter = store._replica.filter
+
+        class Changing:
+            """Changes, as another thread's commit would, in the middle of the first batch."""
+
+            calls = 0
+
+            def contains_many(self, keys):
+                self.calls += 1
+                if self.calls == 1:
+                    store._withdraw()
+                    store._offer(filter, store._replica.applied, store._replica.removed)
+                    return np.zeros(len(keys), bool)
+                return filter.contains_many(keys)
+
+        changing = Changing()
+        monkeypatch.setattr(type(store), "_filter", lambda self: changing)
+        assert store.get_many([b"present"]) == [b"1"]
+        assert changing.calls == 2
+
+
+@pytest.mark.parametrize("name", ["journal-written", "checkpoint-piece-written", "journal-trimmed"])
+def test_commit_that_fails_beside_a_checkpoint_leaves_the_filter_as_it_was(path, monkeypatch, name):
+    monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 0)
+
+    def fail(step):
+        if step == name:
+            raise OSError("no")
+
+    with open_store(path) as store:
+        bulk(store, [b"%d" % i for i in range(2000)])
+        steps.set_hook(fail)
+        try:
+            with pytest.raises(OSError, match="no"), store.write() as txn:
+                for i in range(1900):  # more bytes of journal than the filter has
+                    txn.delete(b"%d" % i)
+        finally:
+            steps.set_hook(None)
+        assert all(store.get(b"%d" % i) == b"v" for i in range(2000))
+        assert store.get_many([b"%d" % i for i in range(2000)]) == [b"v"] * 2000
+        assert store.verify().ok
+
+
+def test_docs_examples_run():
+    text = (Path(__file__).parent.parent / "docs" / "storage.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    exec(compile(code, "docs/storage.md", "exec"), {})

@@ -49,6 +49,17 @@ cdef extern from *:
         return 0;
     #endif
     }
+    #ifdef __linux__
+    #include <sys/mman.h>
+    #include <unistd.h>
+    static void dlbf_release_pages(const void *p, size_t n) {
+        uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+        uintptr_t from = ((uintptr_t)p + page - 1) & ~(page - 1), to = ((uintptr_t)p + n) & ~(page - 1);
+        if (to > from) madvise((void *)from, to - from, MADV_DONTNEED);
+    }
+    #else
+    static void dlbf_release_pages(const void *p, size_t n) { (void)p; (void)n; }
+    #endif
     /* LMDB stores ids in native order; the pages are shared with other processes. */
     #if defined(__GNUC__) || defined(__clang__)
     #define dlbf_load_shared64(p) __atomic_load_n((const uint64_t *)(p), __ATOMIC_ACQUIRE)
@@ -58,6 +69,7 @@ cdef extern from *:
     """
     uint64_t fork_count "dlbf_fork_count"
     int watch_forks "dlbf_watch_forks"()
+    void release "dlbf_release_pages"(const void* p, size_t n)
     uint64_t load_shared64 "dlbf_load_shared64"(const uint8_t* p) noexcept nogil
 
 watch_forks()
@@ -360,6 +372,19 @@ cdef class ReadPath:
         if value is self:
             raise KeyError(key)
         return value
+
+
+def release_pages(memoryview view):
+    """Take pages of LMDB's map out of this process's memory; they come back when they are next touched.
+
+    Only for views that py-lmdb gave out in a read transaction: of anything else it would destroy the contents.
+    """
+    cdef Py_buffer buffer
+    if view.obj is not None or not view.readonly:
+        raise ValueError("not a view of LMDB's map")
+    PyObject_GetBuffer(view, &buffer, PyBUF_SIMPLE)
+    release(buffer.buf, buffer.len)
+    PyBuffer_Release(&buffer)
 
 
 # --- the journal's inner loop
