@@ -2,7 +2,7 @@
 
 Switches (environment variables, all off by default):
 
-DLBF_DEBUG=1      bounds, overflow and None checks in the kernels, no optimisation
+DLBF_DEBUG=1      bounds and initialisation checks in the kernels, no optimisation
 DLBF_SANITIZE=x   comma list for -fsanitize, for example ``address,undefined``
 DLBF_NATIVE=1     -march=native (results are identical; the wheel is not portable)
 DLBF_OPT=N        optimisation level 0-3 (default 3)
@@ -51,11 +51,13 @@ directives = {
     "boundscheck": debug,
     "wraparound": False,
     "initializedcheck": debug,
-    "nonecheck": debug,
+    "nonecheck": False,  # refuses `self.n_items += 1` without the GIL, though self is never None
     "overflowcheck": False,  # hashes wrap on purpose
     "cdivision": True,
     "linetrace": coverage,
     "binding": True,
+    # Kernels hold pointers; the public classes say how they are pickled.
+    "auto_pickle": False,
 }
 
 sources = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "dlbf" / "kernels").glob("*.pyx"))

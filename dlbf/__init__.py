@@ -19,6 +19,7 @@ from dlbf.filters import (
     DeletableBloomFilter,
     DLeftFilter,
     ExactSet,
+    SuccinctCountingFilter,
     open_filter,
 )
 
@@ -37,6 +38,7 @@ __all__ = [
     "NotDeletableError",
     "ReadOnlyError",
     "StoreError",
+    "SuccinctCountingFilter",
     "VersionError",
     "__version__",
     "open_filter",

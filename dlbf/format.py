@@ -75,6 +75,7 @@ KIND_DELETABLE = 3
 KIND_DLEFT = 4
 KIND_CUCKOO = 5
 KIND_EXACT = 6
+KIND_SUCCINCT = 7
 KIND_MODEL = 16
 KIND_LEARNED = 32
 
@@ -85,6 +86,7 @@ KIND_NAMES = {
     KIND_DLEFT: "DLeftFilter",
     KIND_CUCKOO: "CuckooFilter",
     KIND_EXACT: "ExactSet",
+    KIND_SUCCINCT: "SuccinctCountingFilter",
     KIND_MODEL: "model",
     KIND_LEARNED: "LearnedFilter",
 }

@@ -186,7 +186,7 @@ def test_many_equal_regions_are_settled_quickly():
     assert found.feasible
     # Mixing "no filter" and one rate: the chord from (1, 0) touches the cost curve; no allocation can be below it.
     cuckoo = base_cost("cuckoo")
-    chord = min(cuckoo.bits(rate) / (1 - rate) for rate in np.geomspace(1e-6, 0.5, 2000))
+    chord = min(cuckoo.bits(rate) / (1 - rate) for rate in np.geomspace(1e-6, cuckoo.max_fpr, 2000))
     assert 0.5 * chord * (1 - 1e-3) <= found.bits <= 0.5 * chord + cuckoo.bits(0.01) / 16
 
 

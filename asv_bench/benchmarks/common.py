@@ -13,6 +13,7 @@ FILTERS = {
     "bloom-blocked": lambda n: dlbf.BloomFilter(n, FPR, layout="blocked"),
     "counting": lambda n: dlbf.CountingBloomFilter(n, FPR),
     "counting-keyed": lambda n: dlbf.CountingBloomFilter(n, FPR, secret=SECRET),
+    "succinct": lambda n: dlbf.SuccinctCountingFilter(n, FPR),
     "dlbf": lambda n: dlbf.DeletableBloomFilter(n, FPR),
     "d-left": lambda n: dlbf.DLeftFilter(n, FPR),
     "cuckoo": lambda n: dlbf.CuckooFilter(n, FPR),

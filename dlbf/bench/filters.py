@@ -120,6 +120,7 @@ OURS: dict[str, tuple[Callable[[int, float], tuple[Any, float]], list[str]]] = {
     "BloomFilter blocked": (_ours(lambda n, fpr: dlbf.BloomFilter(n, fpr, layout="blocked")), ["remove"]),
     "CountingBloomFilter": (_ours(dlbf.CountingBloomFilter), []),
     "CountingBloomFilter keyed": (_ours(lambda n, fpr: dlbf.CountingBloomFilter(n, fpr, secret=SECRET)), []),
+    "SuccinctCountingFilter": (_ours(dlbf.SuccinctCountingFilter), []),
     "DeletableBloomFilter": (_ours(dlbf.DeletableBloomFilter), ["remove every key"]),
     "DLeftFilter": (_ours(dlbf.DLeftFilter), []),
     "CuckooFilter": (_ours(dlbf.CuckooFilter), []),

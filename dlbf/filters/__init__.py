@@ -5,6 +5,7 @@ from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
 from dlbf.filters.deletable import DeletableBloomFilter
 from dlbf.filters.exact import ExactSet
 from dlbf.filters.files import open_filter
+from dlbf.filters.succinct import SuccinctCountingFilter
 from dlbf.filters.tables import CuckooFilter, DLeftFilter
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "DeletableBloomFilter",
     "ExactSet",
     "Filter",
+    "SuccinctCountingFilter",
     "open_filter",
 ]

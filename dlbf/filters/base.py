@@ -21,13 +21,17 @@ __all__ = ["Filter", "aligned_zeros"]
 COMMON_PARAMS = ("capacity", "fpr", "filter_id")
 # More than any machine's memory, and small enough that no product of two parameters overflows.
 MAX_PAYLOAD_BYTES = 1 << 46
+MAX_ITEMS = 1 << 62  # len() can say no more
 
 
-def aligned_zeros(n_bytes: int) -> memoryview:
-    """A zeroed, writable buffer that starts on a cache line."""
+def aligned_zeros(n_bytes: int) -> Any:
+    """A zeroed, writable array of bytes that starts on a cache line.
+
+    Not a memoryview of it: the garbage collector clears those before the filter that still uses them.
+    """
     raw = np.zeros(n_bytes + 63, dtype=np.uint8)
     start = -raw.ctypes.data % 64
-    return raw[start : start + n_bytes].data
+    return raw[start : start + n_bytes]
 
 
 def float_to_param(value: float) -> int:
@@ -100,12 +104,23 @@ class Filter(FilterCore):
 
     @classmethod
     def _from_payload(
-        cls, header: format.Header, payload: Any, secret: bytes | None, where: str, sums: bytes | None = None
+        cls,
+        header: format.Header,
+        payload: Any,
+        secret: bytes | None,
+        where: str,
+        sums: bytes | None = None,
+        recover: bool = False,
     ) -> Self:
-        """A filter over ``payload``, whose size is compared with what the parameters say it must be."""
+        """A filter over ``payload``, whose size is compared with what the parameters say it must be.
+
+        With ``recover`` the number of items comes from the contents: the header's is out of date.
+        """
         if header.kind != cls.KIND:
             found = format.KIND_NAMES.get(header.kind, f"kind {header.kind}")
             raise FormatError(f"{where}: expected a {cls.__name__}, found a {found}; dlbf.open_filter takes any")
+        if header.hash_kind == format.HASH_NONE:
+            raise FormatError(f"{where}: a {cls.__name__} without a hash; written by a newer dlbf?")
         format.check_secret(header, secret)
         n_params = len(COMMON_PARAMS) + len(cls.PARAMS)
         params = header.params[:n_params]
@@ -119,10 +134,23 @@ class Filter(FilterCore):
             raise FormatError(
                 f"{where}: parameters call for {expected} payload bytes, the header says {header.n_payload_bytes}"
             )
+        if header.n_items > MAX_ITEMS:
+            raise FormatError(f"{where}: expected at most {MAX_ITEMS} items, the header says {header.n_items}")
         self = cls.__new__(cls)
         self._open(params, payload, header.n_items, secret, sums)
-        self._check_opened(where)
+        try:
+            if recover:
+                self._set_items(self._recovered_count(where))
+            self._check_opened(where)
+        except BaseException:
+            # Whoever maps the file wants to unmap it now, while the traceback still holds this object.
+            self._detach()
+            raise
         return self
+
+    def _recovered_count(self, where: str) -> int:
+        """Number of items after the process that wrote the file was killed; raises where a kill can lose keys."""
+        return self.approximate_count()
 
     def _check_opened(self, where: str) -> None:
         """For kernels that must look at their contents before they can trust them."""
@@ -196,30 +224,28 @@ class Filter(FilterCore):
 
     def __repr__(self) -> str:
         name = type(self).__name__
-        if not self.nbytes:
+        if self.closed:
             return f"<{name}, closed>"
         keyed = ", keyed" if self._secret is not None else ""
         return f"<{name}: {len(self)} keys, {self.nbytes} bytes{keyed}>"
 
     # --- bytes
 
-    def _header(self, flags: int = 0, sums_checksum: int = 0) -> format.Header:
+    def _header(self, params: tuple[int, ...], n_items: int) -> format.Header:
         hash_kind, key_check = format.hash_identity(self._secret)
         return format.Header(
             kind=self.KIND,
-            n_payload_bytes=self.nbytes,
-            params=self._params,
-            n_items=len(self),
+            n_payload_bytes=self._payload_bytes(params),
+            params=params,
+            n_items=n_items,
             hash_kind=hash_kind,
             key_check=key_check,
-            flags=flags,
-            sums_checksum=sums_checksum,
         )
 
     def to_bytes(self) -> bytes:
         """The whole filter as bytes, in the format of :mod:`dlbf.format`.  The secret is not part of them."""
-        payload = self._payload()
-        return format.pack(self._header(), payload)
+        params, payload, n_items = self._snapshot(bytearray)
+        return format.pack(self._header(params, n_items), payload)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, secret: bytes | None = None) -> Self:
@@ -254,10 +280,9 @@ class Filter(FilterCore):
 
     def copy(self) -> Self:
         """An independent filter with the same contents, in memory and writable."""
-        own = aligned_zeros(self.nbytes)
-        own[:] = self._payload()
+        params, own, n_items = self._snapshot(aligned_zeros)
         other = type(self).__new__(type(self))
-        other._open(self._params, own, len(self), self._secret)
+        other._open(params, own, n_items, self._secret)
         return other
 
     __copy__ = copy
@@ -282,43 +307,40 @@ class Filter(FilterCore):
             parts.append("hash (different secrets, or only one has one)")
         return ", ".join(parts)
 
-    def _combined(self, other: "Filter", union: bool) -> Self:
+    def _combine(self, other: "Filter", union: bool) -> Self:
+        """Take ``other`` in, or raise and change nothing."""
         if parts := self._differences(other):
             raise ValueError(
                 f"these filters cannot be combined; they differ in {parts}. Build both with the same values"
             )
-        result = self.copy()
-        if result._merge(other, union) is False:
+        most = min(len(self), len(other))
+        if not self._merge(other, union):
             raise FilterFullError(
                 f"the union of {len(self)} and {len(other)} keys does not fit; both filters are unchanged. "
                 "Build a larger filter from the keys"
             )
-        result._set_items(len(self) + len(other) if union else min(len(self), len(other), result.approximate_count()))
-        return result
+        if not union:
+            self._set_items(min(most, self.approximate_count()))
+        return self
 
     def __or__(self, other: object) -> Self:
         if type(other) is not type(self):
             return NotImplemented
-        return self._combined(other, True)
+        return self.copy()._combine(other, True)
 
     def __ior__(self, other: object) -> Self:
         if type(other) is not type(self):
             return NotImplemented
-        return self._become(self._combined(other, True))
-
-    def _become(self, other: Self) -> Self:
-        self._payload()[:] = other._payload()
-        self._set_items(len(other))
-        return self
+        return self._combine(other, True)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return (
-            not self._differences(other)
-            and len(self) == len(other)
-            and bytes(self._payload()) == bytes(other._payload())
-        )
+        if self._differences(other):
+            return False
+        _, mine, n_mine = self._snapshot(bytearray)
+        _, theirs, n_theirs = other._snapshot(bytearray)
+        return bool(n_mine == n_theirs and mine == theirs)
 
 
 def _from_bytes(cls: type[Filter], data: bytes, secret: bytes | None) -> Filter:

@@ -101,12 +101,12 @@ class CellFilter(CellsCore, Filter):
     def __and__(self, other: object) -> Self:
         if type(other) is not type(self):
             return NotImplemented
-        return self._combined(other, False)
+        return self.copy()._combine(other, False)
 
     def __iand__(self, other: object) -> Self:
         if type(other) is not type(self):
             return NotImplemented
-        return self._become(self._combined(other, False))
+        return self._combine(other, False)
 
 
 class BloomFilter(NotDeletable, CellFilter):
@@ -121,8 +121,8 @@ class BloomFilter(NotDeletable, CellFilter):
     bits, hashes : int
         Exact geometry instead of ``capacity`` and ``fpr``.
     layout : {"classic", "blocked"}
-        Blocked keeps all probes of a key in one cache line: 3 % more bits at 1 %, 8 % at 0.1 %, and a little
-        faster once the filter is larger than the caches.
+        Blocked keeps all probes of a key in one cache line: 3 % more bits at 1 %, 8 % at 0.1 %, and a little faster
+        once the filter is larger than the caches.
     secret : bytes, optional
         16 bytes; keys are then hashed with SipHash-2-4 and nobody without the secret can aim at the filter.
     filter_id : int
@@ -164,7 +164,29 @@ class BloomFilter(NotDeletable, CellFilter):
         return self._param("n_cells")
 
 
-class CountingBloomFilter(CellFilter):
+class CountingCells(CellFilter):
+    """What filters of counters share, however they store them."""
+
+    @property
+    def counters(self) -> int:
+        """Number of counters."""
+        return self._param("n_cells")
+
+    @property
+    def saturated(self) -> float:
+        """Share of counters that have reached their maximum and stay there."""
+        return float(self._saturated()) / self.counters
+
+    def count(self, key: Any) -> int:
+        """How often the key was added, at most: its smallest counter.
+
+        Never less than the true number, up to the counters' maximum; more when other keys share all its
+        counters.  ``count(key) >= t`` is the threshold query "stored at least t times, or a collision".
+        """
+        return int(self._count_one(key))
+
+
+class CountingBloomFilter(CountingCells):
     """A Bloom filter with counters: keys can be removed, and added more than once.
 
     Parameters
@@ -173,8 +195,8 @@ class CountingBloomFilter(CellFilter):
         As for :class:`BloomFilter`.
     counter_bits : {2, 4, 8}
         Counters count to 3, 15 or 255.  One that gets there stays there: its true count is lost, so it is never
-        decremented, and a key that meets it cannot be forgotten through it any more.  At capacity that is one
-        counter in 29 with 2 bits, one in 10**15 with 4.
+        decremented, and a key that meets it cannot be forgotten through it any more.  At capacity that is one counter
+        in 27 with 2 bits, one in 10**15 with 4.
     counters, bits : int
         Exact geometry: number of counters, or of all their bits; with ``hashes``.
     hashes, layout, secret, filter_id
@@ -209,8 +231,9 @@ class CountingBloomFilter(CellFilter):
         secret: bytes | None = None,
         filter_id: int = 0,
     ) -> None:
-        if counter_bits not in self._cell_bits_allowed():
+        if check_count("counter_bits", counter_bits, 1, 8) not in self._cell_bits_allowed():
             raise ValueError(f"counter_bits must be 2, 4 or 8, found {counter_bits!r}")
+        counter_bits = int(counter_bits)
         if bits is not None:
             bits = check_count("bits", bits, counter_bits, MAX_PAYLOAD_BYTES * 8)
             if counters is not None or bits % counter_bits:
@@ -225,24 +248,6 @@ class CountingBloomFilter(CellFilter):
         return (2, 4, 8)
 
     @property
-    def counters(self) -> int:
-        """Number of counters."""
-        return self._param("n_cells")
-
-    @property
     def counter_bits(self) -> int:
         """Bits of a counter."""
         return self._param("cell_bits")
-
-    @property
-    def saturated(self) -> float:
-        """Share of counters that have reached their maximum and stay there."""
-        return float(self._saturated()) / self.counters
-
-    def count(self, key: Any) -> int:
-        """How often the key was added, at most: its smallest counter.
-
-        Never less than the true number, up to the counters' maximum; more when other keys share all its
-        counters.  ``count(key) >= t`` is the threshold query "stored at least t times, or a collision".
-        """
-        return int(self._count_one(key))

@@ -1,13 +1,17 @@
 """An exact set of keys with the face of a filter."""
 
+from typing import Self
+
 from dlbf import format
 from dlbf.errors import FormatError
-from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count
+from dlbf.filters.base import MAX_ITEMS, MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count
 from dlbf.kernels.exact import ExactCore
 
 __all__ = ["ExactSet"]
 
 HEAD_BYTES = 16
+ENTRY_BYTES = 12  # hash and length before each key
+MAX_KEY_BYTES = (1 << 32) - 1
 MEAN_KEY_BYTES = 32  # a first guess for the arena; it grows
 
 
@@ -52,25 +56,32 @@ class ExactSet(ExactCore, Filter):
     def _apply(self, params: tuple[int, ...]) -> None:
         self._set_geometry(*params[3:])
 
+    def _recovered_count(self, where: str) -> int:
+        return min(int(self._stored_items()), MAX_ITEMS)
+
     def _check_opened(self, where: str) -> None:
         # Slots are offsets: followed only after all of them have been looked at.
         self._check_all()
         if not self._is_sound():
             raise FormatError(f"{where}: the table of an ExactSet points outside of itself; build it again")
 
-    def _make_room(self) -> None:
+    def _make_room(self, n_key_bytes: int) -> None:
         if self._file is not None:
-            super()._make_room()
-        keys = self._keys()
-        arena = sum(12 + len(key) + 3 for key in keys)
-        n_slots = self._slots_for(2 * (len(keys) + 1))
-        old_arena = self._param("arena_bytes")
-        own = (n_slots, max(2 * arena, old_arena if 2 * arena < old_arena else 2 * old_arena, 256))
-        params = (*self._params[:3], *own)
-        grown = type(self).__new__(type(self))
-        grown._open(params, aligned_zeros(self._payload_bytes(params)), 0, self._secret)
-        grown.update(keys)
-        self._open(params, grown._payload(), len(grown), self._secret)
+            super()._make_room(n_key_bytes)
+        if n_key_bytes > MAX_KEY_BYTES:
+            raise ValueError(f"a key of an ExactSet has at most {MAX_KEY_BYTES} bytes, found {n_key_bytes}")
+        self._lock()  # other threads may be adding keys at this moment
+        try:
+            n_slots = self._param("n_slots")
+            if 4 * (len(self) + 1) > 3 * n_slots:
+                n_slots = self._slots_for(2 * (len(self) + 1))
+            # Twice what is needed now, so that the cost of moving is spread over as many bytes again.
+            arena_bytes = max(2 * (self._used_bytes() + ENTRY_BYTES + n_key_bytes + 3), 256)
+            params = (*self._params[:3], n_slots, arena_bytes)
+            self._move_to(aligned_zeros(self._payload_bytes(params)), n_slots, arena_bytes)
+            self._params = params
+        finally:
+            self._unlock()
 
     def __iter__(self):  # type: ignore[no-untyped-def]
         """The keys, in no particular order."""
@@ -81,13 +92,24 @@ class ExactSet(ExactCore, Filter):
         hashes = format.hash_identity(self._secret) == format.hash_identity(other._secret)
         return "" if hashes and self.filter_id == other.filter_id else "hash (secret or filter_id)"
 
-    def _merge(self, other: "ExactSet", union: bool) -> None:
-        self.update(other._keys())
+    def _merge(self, other: "ExactSet", union: bool) -> bool:
+        theirs = other._keys()
+        if union:
+            self.update(theirs)
+        else:
+            keep = set(theirs)
+            self.remove_many([key for key in self._keys() if key not in keep])
+        return True
 
-    def _combined(self, other: Filter, union: bool) -> "ExactSet":
-        result = super()._combined(other, union)
-        result._set_items(len(result._keys()))
-        return result
+    def __and__(self, other: object) -> Self:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.copy()._combine(other, False)
+
+    def __iand__(self, other: object) -> Self:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._combine(other, False)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

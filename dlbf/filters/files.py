@@ -6,6 +6,7 @@ Only this module touches the disk.  A file mapped with ``mode="r"`` is checked c
 
 import atexit
 import contextlib
+import dataclasses
 import mmap
 import os
 import tempfile
@@ -19,6 +20,7 @@ from dlbf.filters.base import Filter
 from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
 from dlbf.filters.deletable import DeletableBloomFilter
 from dlbf.filters.exact import ExactSet
+from dlbf.filters.succinct import SuccinctCountingFilter
 from dlbf.filters.tables import CuckooFilter, DLeftFilter
 from dlbf.kernels.hashing import checksum64
 
@@ -31,7 +33,15 @@ __all__ = ["open_filter", "write_file"]
 
 CLASSES: dict[int, type[Filter]] = {
     cls.KIND: cls
-    for cls in (BloomFilter, CountingBloomFilter, DeletableBloomFilter, DLeftFilter, CuckooFilter, ExactSet)
+    for cls in (
+        BloomFilter,
+        CountingBloomFilter,
+        DeletableBloomFilter,
+        DLeftFilter,
+        CuckooFilter,
+        ExactSet,
+        SuccinctCountingFilter,
+    )
 }
 
 
@@ -76,7 +86,7 @@ class MappedFile:
             size = os.fstat(self.file.fileno()).st_size
             if size < format.HEADER_BYTES:
                 raise FormatError(
-                    f"{path}: expected {format.HEADER_BYTES} bytes or more, found {size}; the file is cut"
+                    f"{path}: expected at least {format.HEADER_BYTES} bytes, found {size}; the file is cut"
                 )
             access = mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ
             self.map = mmap.mmap(self.file.fileno(), 0, access=access)
@@ -99,31 +109,32 @@ class MappedFile:
     def mark_open(self, header: format.Header) -> None:
         """Say on disk that the sums no longer hold, before the first change can."""
         self._write_header(header, format.FLAG_OPEN_FOR_WRITING, header.sums_checksum)
-        self.map.flush(0, mmap.PAGESIZE)
+        self.map.flush(0, min(mmap.PAGESIZE, len(self.map)))
 
     def _write_header(self, header: format.Header, flags: int, sums_checksum: int) -> None:
         values = {name: getattr(header, name) for name in header.__dataclass_fields__}
         values.update(flags=flags, sums_checksum=sums_checksum)
         self.view[: format.HEADER_BYTES] = format.write_header(format.Header(**values))
 
-    def flush(self, filter_: Filter, flags: int) -> None:
-        """Write fresh sums, the count, and the flag; contents first, so that a valid header means valid contents."""
-        sums = format.chunk_sums(self.payload)
-        self.view[format.layout(len(self.payload)).sums] = sums
-        self.map.flush()
-        self._write_header(filter_._header(), flags, checksum64(sums))
-        self.map.flush()
-
     def close(self, filter_: Filter | None) -> None:
         """Write back if writable and a filter is there to write, unmap, unlock."""
-        if self.writable and filter_ is not None:
-            self.flush(filter_, 0)
         if filter_ is not None:
+            # From here on nobody changes the contents, so the sums will be those of what is written.
             filter_._detach()
+            if self.writable:
+                self._write_back(filter_)
         self.payload.release()
         self.view.release()
         self.map.close()
         self.file.close()
+
+    def _write_back(self, filter_: Filter) -> None:
+        """Write fresh sums, the count, and no flag; contents first, so that a valid header means valid contents."""
+        sums = format.chunk_sums(self.payload)
+        self.view[format.layout(len(self.payload)).sums] = sums
+        self.map.flush()
+        self._write_header(filter_._header(filter_._params, len(filter_)), 0, checksum64(sums))
+        self.map.flush()
 
 
 def _close_at_exit(reference: "weakref.ref[Filter]") -> None:
@@ -179,8 +190,8 @@ def open_filter(
         file.payload = file.view[format.layout(header.n_payload_bytes).payload]
         abandoned = bool(header.flags & format.FLAG_OPEN_FOR_WRITING)
         if recover and abandoned:
-            filter_ = cls._from_payload(header, file.payload, secret, where)
-            filter_._set_items(filter_.approximate_count())
+            header = dataclasses.replace(header, n_items=0)
+            filter_ = cls._from_payload(header, file.payload, secret, where, recover=True)
         else:
             sums = format.read_sums(file.view, header, where)
             if file.writable:

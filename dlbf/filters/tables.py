@@ -3,11 +3,15 @@
 from typing import Any
 
 from dlbf import format
+from dlbf.errors import ChecksumError, FilterFullError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, check_count, check_target
 from dlbf.kernels.cuckoo import CuckooCore
 from dlbf.kernels.dleft import DLeftCore
 from dlbf.theory.rates import (
     BUCKET_SLOTS,
+    DLEFT_CELLS,
+    DLEFT_TABLES,
+    MAX_CELL_BITS,
     MAX_PREFIXES,
     MAX_SUFFIX_BITS,
     CuckooGeometry,
@@ -22,6 +26,7 @@ from dlbf.theory.rates import (
 __all__ = ["CuckooFilter", "DLeftFilter"]
 
 PADDING_BYTES = 8  # bit fields are read eight bytes at a time
+WORD_BITS = 57  # buckets of at most so many bits change in one store
 
 
 class CuckooFilter(CuckooCore, Filter):
@@ -56,12 +61,12 @@ class CuckooFilter(CuckooCore, Filter):
         fpr: float = 0.01,
         *,
         buckets: int | None = None,
-        prefixes: int = 16,
+        prefixes: int | None = None,
         suffix_bits: int | None = None,
         secret: bytes | None = None,
         filter_id: int = 0,
     ) -> None:
-        if buckets is None and suffix_bits is None:
+        if buckets is None and prefixes is None and suffix_bits is None:
             capacity, fpr = check_target(capacity, fpr)
             geometry = cuckoo_geometry(capacity, fpr)
         elif capacity is not None or buckets is None or suffix_bits is None:
@@ -69,7 +74,7 @@ class CuckooFilter(CuckooCore, Filter):
         else:
             geometry = CuckooGeometry(
                 check_count("buckets", buckets, 1, 1 << 40),
-                check_count("prefixes", prefixes, 2, MAX_PREFIXES),
+                check_count("prefixes", 16 if prefixes is None else prefixes, 2, MAX_PREFIXES),
                 check_count("suffix_bits", suffix_bits, 0, MAX_SUFFIX_BITS),
             )
             capacity, fpr = 0, 0.0
@@ -85,6 +90,23 @@ class CuckooFilter(CuckooCore, Filter):
 
     def _apply(self, params: tuple[int, ...]) -> None:
         self._set_geometry(*params[3:])
+
+    def _make_room(self, n_key_bytes: int) -> None:
+        if self.fill < 0.5:
+            raise FilterFullError(
+                f"no room for one more copy of this key or of its fingerprint (fill {self.fill:.3f}); nothing was "
+                "lost. A cuckoo filter holds a key up to eight times; count repeats with DLeftFilter or "
+                "CountingBloomFilter"
+            )
+        super()._make_room(n_key_bytes)
+
+    def _recovered_count(self, where: str) -> int:
+        if cuckoo_bucket_bits(*self.geometry[1:]) > WORD_BITS:
+            raise ChecksumError(
+                f"{where}: was being written and not closed; buckets of this size change in more than one step, so a "
+                "kill may have left one half changed. Build it again"
+            )
+        return super()._recovered_count(where)
 
     @property
     def geometry(self) -> CuckooGeometry:
@@ -142,9 +164,9 @@ class DLeftFilter(DLeftCore, Filter):
         fpr: float = 0.01,
         *,
         counter_bits: int = 2,
-        tables: int = 4,
+        tables: int = DLEFT_TABLES,
         buckets: int | None = None,
-        cells: int = 8,
+        cells: int = DLEFT_CELLS,
         remainder_bits: int | None = None,
         secret: bytes | None = None,
         filter_id: int = 0,
@@ -153,26 +175,29 @@ class DLeftFilter(DLeftCore, Filter):
         if buckets is None and remainder_bits is None:
             capacity, fpr = check_target(capacity, fpr)
             geometry = dleft_geometry(capacity, fpr, counter_bits)
+            if (tables, cells) != (DLEFT_TABLES, DLEFT_CELLS):
+                raise TypeError("tables= and cells= belong to an exact geometry; pass buckets= and remainder_bits= too")
         elif capacity is not None or buckets is None or remainder_bits is None:
             raise TypeError("pass either capacity and fpr, or both buckets= and remainder_bits=, not a mixture")
         else:
-            geometry = DLeftGeometry(tables, buckets, cells, remainder_bits, counter_bits)
-            self._check_geometry(geometry)
+            geometry = self._checked(DLeftGeometry(tables, buckets, cells, remainder_bits, counter_bits))
             capacity, fpr = 0, 0.0
         self._create(geometry, capacity, fpr, secret, filter_id)
 
     @staticmethod
-    def _check_geometry(geometry: DLeftGeometry) -> None:
-        check_count("tables", geometry.n_tables, 1, 8)
-        check_count("buckets", geometry.n_buckets, 1, 1 << 38)
-        check_count("cells", geometry.bucket_cells, 1, 64)
-        check_count("remainder_bits", geometry.remainder_bits, 1, 24)
-        check_count("counter_bits", geometry.counter_bits, 1, 8)
+    def _checked(geometry: DLeftGeometry) -> DLeftGeometry:
+        counter_bits = check_count("counter_bits", geometry.counter_bits, 1, 8)
+        return DLeftGeometry(
+            check_count("tables", geometry.n_tables, 1, 8),
+            check_count("buckets", geometry.n_buckets, 1, 1 << 38),
+            check_count("cells", geometry.bucket_cells, 1, 64),
+            check_count("remainder_bits", geometry.remainder_bits, 1, MAX_CELL_BITS - counter_bits),
+            counter_bits,
+        )
 
     @classmethod
     def _payload_bytes(cls, params: tuple[int, ...]) -> int:
-        geometry = DLeftGeometry(*params[3:])
-        cls._check_geometry(geometry)
+        geometry = cls._checked(DLeftGeometry(*params[3:]))
         cells = geometry.n_tables * geometry.n_buckets * geometry.bucket_cells
         n_bytes = -(-cells * (geometry.remainder_bits + geometry.counter_bits) // 8) + PADDING_BYTES
         return check_count("payload bytes", n_bytes, 1, MAX_PAYLOAD_BYTES)

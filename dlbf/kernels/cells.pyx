@@ -4,7 +4,9 @@ from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_REMOVED, FilterCore
 from libc.string cimport memset
 
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk
-from dlbf.kernels.types cimport gate_write, gate_write_done, load64, popcount64, prefetch, uint16_t
+from dlbf.kernels.types cimport (
+    gate_read, gate_read_done, gate_write, gate_write_done, load64, popcount64, prefetch, uint16_t,
+)
 
 cdef enum:
     AHEAD = 24
@@ -105,25 +107,33 @@ cdef class CellsCore(FilterCore):
         cdef uint64_t i, n = 0
         cdef Cells g = self.geometry
         cdef const uint8_t* data
-        self._check_all()
-        data = self.data
-        with nogil:
-            if g.log2_bits == 0 and start % 64 == 0 and stop % 64 == 0:
-                for i in range(start // 64, stop // 64):
-                    n += popcount64(load64(data + 8 * i))
-            else:
-                for i in range(start, stop):
-                    n += cells_get(&g, data, i) != 0
+        gate_read(&self.gate)
+        try:
+            self._check_all()
+            data = self.data
+            with nogil:
+                if g.log2_bits == 0 and start % 64 == 0 and stop % 64 == 0:
+                    for i in range(start // 64, stop // 64):
+                        n += popcount64(load64(data + 8 * i))
+                else:
+                    for i in range(start, stop):
+                        n += cells_get(&g, data, i) != 0
+        finally:
+            gate_read_done(&self.gate)
         return n
 
     def _saturated(self):
         """Number of cells at their maximum."""
         cdef uint64_t i, n = 0
         cdef Cells g = self.geometry
-        self._check_all()
-        with nogil:
-            for i in range(g.n_cells):
-                n += cells_get(&g, self.data, i) == g.max_count
+        gate_read(&self.gate)
+        try:
+            self._check_all()
+            with nogil:
+                for i in range(g.n_cells):
+                    n += cells_get(&g, self.data, i) == g.max_count
+        finally:
+            gate_read_done(&self.gate)
         return n
 
     def _merge(self, CellsCore other, bint union):
@@ -131,16 +141,23 @@ cdef class CellsCore(FilterCore):
         cdef uint64_t i
         cdef int a, b
         cdef Cells g = self.geometry
-        other._check_all()
+        _, payload, n_items = other._snapshot(bytearray)
+        cdef const uint8_t[::1] theirs = payload
         self._need_writable()
         gate_write(&self.gate)
-        with nogil:
-            for i in range(g.n_cells):
-                a = cells_get(&g, self.data, i)
-                b = cells_get(&g, other.data, i)
-                if union:
-                    a = min(a + b, <int>g.max_count)
-                elif b < a:
-                    a = b
-                cells_put(&g, self.data, i, <uint8_t>a)
-        gate_write_done(&self.gate)
+        try:
+            self._need_open()
+            with nogil:
+                for i in range(g.n_cells):
+                    a = cells_get(&g, self.data, i)
+                    b = cells_get(&g, &theirs[0], i)
+                    if union:
+                        a = min(a + b, <int>g.max_count)
+                    elif b < a:
+                        a = b
+                    cells_put(&g, self.data, i, <uint8_t>a)
+            if union:
+                self._add_items(n_items)
+        finally:
+            gate_write_done(&self.gate)
+        return True

@@ -8,7 +8,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from dlbf.kernels.hashing cimport hash_chunk, hash_for_filter, hash_key, hash_key_from, xxh3
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open
@@ -80,6 +80,7 @@ cdef class FilterCore:
             PyBuffer_Release(&self.view)
             self.has_view = False
             self.data = NULL
+            self.writable = False
             gate_write_done(&self.gate)
         self.owner = None
         self.sums = None
@@ -87,16 +88,35 @@ cdef class FilterCore:
         self.n_unchecked = 0
 
     def _payload(self):
-        """The buffer as a memoryview, all of it checked."""
-        self._need_open()
+        """The buffer itself as a memoryview, all of it checked; whoever writes to it must be alone."""
         self._check_all()
         view = memoryview(self.owner).cast("B")
         return view if self.writable else view.toreadonly()
+
+    def _snapshot(self, allocate):
+        """The contents at one moment, which no writer is in the middle of changing.
+
+        Returns the parameters, a copy of the payload in ``allocate(n_bytes)``, and the number of items.
+        """
+        cdef uint8_t[::1] copy
+        gate_read(&self.gate)
+        try:
+            self._check_all()
+            out = allocate(self.n_payload_bytes)
+            copy = out
+            with nogil:
+                memcpy(&copy[0], self.data, self.n_payload_bytes)
+            return self._params, out, self.n_items
+        finally:
+            gate_read_done(&self.gate)
 
     def _wipe(self):
         """Zero the buffer and the count."""
         self._need_writable()
         gate_write(&self.gate)
+        if self.data == NULL:
+            gate_write_done(&self.gate)
+            self._need_open()
         with nogil:
             memset(self.data, 0, self.n_payload_bytes)
         self.n_items = 0
@@ -104,6 +124,10 @@ cdef class FilterCore:
 
     def _set_items(self, uint64_t n_items):
         self.n_items = n_items
+
+    def _add_items(self, uint64_t n_items):
+        # A filter joined with itself again and again would count past what len() can say.
+        self.n_items = min(self.n_items + n_items, <uint64_t>1 << 62)
 
     cdef int _need_open(self) except -1:
         if unlikely(self.data == NULL):
@@ -120,8 +144,13 @@ cdef class FilterCore:
 
     @property
     def is_writable(self):
-        """Whether keys can be added: False for a file mapped with ``mode="r"``."""
+        """Whether keys can be added: False for a file mapped with ``mode="r"``, and once it is closed."""
         return bool(self.writable)
+
+    @property
+    def closed(self):
+        """Whether :meth:`close` was called."""
+        return self.data == NULL
 
     # --- checking what is mapped
 
@@ -187,8 +216,8 @@ cdef class FilterCore:
                 self._prefetch(hashes[i + AHEAD])
             out[i] = self._contains(hashes[i], chunk.data[i], chunk.n_bytes[i])
 
-    def _make_room(self):
-        """Called when ``_add`` finds no room; returns after making some, or raises."""
+    def _make_room(self, n_key_bytes):
+        """Called when ``_add`` finds no room for a key of that size; returns after making some, or raises."""
         raise FilterFullError(
             f"no room for one more key after {self.n_items} of them (fill {self.fill:.3f}); nothing was lost. "
             "Build a larger filter and add the keys to it again"
@@ -249,7 +278,7 @@ cdef class FilterCore:
                 if added:
                     break
                 self._need_open()
-                self._make_room()
+                self._make_room(ref.n_bytes)
         finally:
             key_close(&ref)
 
@@ -380,7 +409,7 @@ cdef class FilterCore:
                         i += 1
                 gate_write_done(&self.gate)
                 if i < reader.chunk.n:
-                    self._make_room()
+                    self._make_room(reader.chunk.n_bytes[i])
 
     def contains_many(self, keys):
         """Ask for every key of a batch.

@@ -1,7 +1,9 @@
 """The cuckoo filter on a flat buffer; layout and rationale are in ``cuckoo.pxd``."""
 
+from libc.string cimport memcpy
+
 from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_REMOVED
-from dlbf.kernels.types cimport gate_write, gate_write_done, int32_t
+from dlbf.kernels.types cimport gate_read, gate_read_done, gate_write, gate_write_done, int32_t, load64, store64
 
 import itertools
 
@@ -11,6 +13,10 @@ cdef enum:
     # Buckets looked at before an insertion is given up.  At the planned load of 0.955 the search ends
     # after some hundred; past 0.97 even ten times the limit would rarely help.
     SEARCH_NODES = 2048
+
+cdef enum:
+    # A field of so many bits fits in eight bytes from wherever its first byte starts.
+    CUCKOO_WORD_BITS = 57
 
 cdef dict multiset_tables = {}
 
@@ -57,8 +63,9 @@ cdef inline void bucket_read(const Cuckoo* g, const uint8_t* data, uint64_t buck
 
 cdef inline void bucket_write(const Cuckoo* g, uint8_t* data, uint64_t bucket, uint32_t* values) noexcept nogil:
     cdef uint64_t at = bucket * g.bucket_bits
+    cdef uint64_t word, mask
     cdef uint32_t p[4]
-    cdef uint32_t v, number
+    cdef uint32_t v, number, at_word
     cdef int i, j
     # Sorting whole fingerprints sorts the prefixes, and makes equal buckets equal bytes.
     for i in range(1, 4):
@@ -76,6 +83,16 @@ cdef inline void bucket_write(const Cuckoo* g, uint8_t* data, uint64_t bucket, u
         + p[2] * (p[2] + 1) * (p[2] + 2) // 6
         + p[3] * (p[3] + 1) * (p[3] + 2) * (p[3] + 3) // 24
     )
+    if g.bucket_bits <= CUCKOO_WORD_BITS:
+        # One store: a process killed between two would leave half of a bucket behind.
+        word = number
+        at_word = g.code_bits
+        for i in range(4):
+            word |= <uint64_t>(values[i] & ((<uint32_t>1 << g.suffix_bits) - 1)) << at_word
+            at_word += g.suffix_bits
+        mask = ((<uint64_t>1 << g.bucket_bits) - 1) << (at & 7)
+        store64(data + (at >> 3), (load64(data + (at >> 3)) & ~mask) | (word << (at & 7)))
+        return
     packed_put(data, at, g.code_bits, number)
     at += g.code_bits
     for i in range(4):
@@ -200,28 +217,42 @@ cdef class CuckooCore(FilterCore):
         cdef uint64_t i, n = 0
         cdef uint32_t values[4]
         cdef int slot
-        self._check_all()
-        with nogil:
-            for i in range(self.geometry.n_buckets):
-                bucket_read(&self.geometry, self.data, i, values)
-                for slot in range(4):
-                    n += values[slot] != 0
+        gate_read(&self.gate)
+        try:
+            self._check_all()
+            with nogil:
+                for i in range(self.geometry.n_buckets):
+                    bucket_read(&self.geometry, self.data, i, values)
+                    for slot in range(4):
+                        n += values[slot] != 0
+        finally:
+            gate_read_done(&self.gate)
         return n
 
     def _merge(self, CuckooCore other, bint union):
-        """Store every fingerprint of ``other``; False if one found no room."""
+        """Store every fingerprint of ``other``; False, and no change, if one finds no room."""
         cdef uint64_t i
         cdef uint32_t values[4]
         cdef int slot
         cdef bint fits = True
-        other._check_all()
+        _, payload, n_items = other._snapshot(bytearray)
+        cdef const uint8_t[::1] theirs = payload
+        cdef bytes before
         self._need_writable()
         gate_write(&self.gate)
-        with nogil:
-            for i in range(other.geometry.n_buckets):
-                bucket_read(&other.geometry, other.data, i, values)
-                for slot in range(4):
-                    if fits and values[slot]:
-                        fits = cuckoo_insert(&self.geometry, self.data, i, values[slot])
-        gate_write_done(&self.gate)
+        try:
+            self._need_open()
+            before = (<const char*>self.data)[:self.n_payload_bytes]
+            with nogil:
+                for i in range(self.geometry.n_buckets):
+                    bucket_read(&self.geometry, &theirs[0], i, values)
+                    for slot in range(4):
+                        if fits and values[slot]:
+                            fits = cuckoo_insert(&self.geometry, self.data, i, values[slot])
+            if fits:
+                self._add_items(n_items)
+            else:
+                memcpy(self.data, <const char*>before, self.n_payload_bytes)
+        finally:
+            gate_write_done(&self.gate)
         return fits

@@ -73,16 +73,23 @@ cdef class DeletableCore(FilterCore):
         """Union: a bit set on both sides is a collision of its region."""
         cdef uint64_t i
         cdef Cells* g = &self.geometry.cells
-        other._check_all()
+        _, payload, n_items = other._snapshot(bytearray)
+        cdef const uint8_t[::1] theirs = payload
         self._need_writable()
         gate_write(&self.gate)
-        for i in range(g.n_cells):
-            if cells_get(g, other.data, i):
-                if cells_get(g, self.data, i):
-                    cells_put(g, self.data, deletable_flag(&self.geometry, i), 1)
-                else:
-                    cells_put(g, self.data, i, 1)
-        for i in range(g.n_cells, g.n_cells + self.geometry.n_regions):
-            if cells_get(g, other.data, i):
-                cells_put(g, self.data, i, 1)
-        gate_write_done(&self.gate)
+        try:
+            self._need_open()
+            with nogil:
+                for i in range(g.n_cells):
+                    if cells_get(g, &theirs[0], i):
+                        if cells_get(g, self.data, i):
+                            cells_put(g, self.data, deletable_flag(&self.geometry, i), 1)
+                        else:
+                            cells_put(g, self.data, i, 1)
+                for i in range(g.n_cells, g.n_cells + self.geometry.n_regions):
+                    if cells_get(g, &theirs[0], i):
+                        cells_put(g, self.data, i, 1)
+            self._add_items(n_items)
+        finally:
+            gate_write_done(&self.gate)
+        return True

@@ -139,10 +139,12 @@ cdef inline bint dleft_subtract(const DLeft* g, uint8_t* data, uint64_t h) noexc
     if not dleft_find(g, data, b, r, &at):
         return False
     count = packed_get(data, at, g.counter_bits)
-    # Saturated counters stay: see cells.pxd.
+    # Saturated counters stay: see cells.pxd.  (A counter of one bit is saturated at one.)
+    if count == g.max_count:
+        return True
     if count == 1:
         packed_put(data, at, g.cell_bits, 0)
-    elif count < g.max_count:
+    else:
         packed_put(data, at, g.counter_bits, count - 1)
     return True
 

@@ -1,7 +1,9 @@
 """The d-left counting filter on a flat buffer; layout and rationale are in ``dleft.pxd``."""
 
+from libc.string cimport memcpy
+
 from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_REMOVED
-from dlbf.kernels.types cimport gate_write, gate_write_done
+from dlbf.kernels.types cimport gate_read, gate_read_done, gate_write, gate_write_done
 
 
 cdef class DLeftCore(FilterCore):
@@ -65,31 +67,45 @@ cdef class DLeftCore(FilterCore):
         """Cells in use, and the sum of all counters."""
         cdef uint64_t i, count, cells = 0, total = 0
         cdef uint64_t n_cells = self.geometry.n_tables * self.geometry.n_buckets * self.geometry.bucket_cells
-        self._check_all()
-        with nogil:
-            for i in range(n_cells):
-                count = packed_get(self.data, i * self.geometry.cell_bits, self.geometry.counter_bits)
-                cells += count != 0
-                total += count
+        gate_read(&self.gate)
+        try:
+            self._check_all()
+            with nogil:
+                for i in range(n_cells):
+                    count = packed_get(self.data, i * self.geometry.cell_bits, self.geometry.counter_bits)
+                    cells += count != 0
+                    total += count
+        finally:
+            gate_read_done(&self.gate)
         return cells, total
 
     def _merge(self, DLeftCore other, bint union):
-        """Count every fingerprint of ``other`` as often as it does; False if one found no room."""
+        """Count every fingerprint of ``other`` as often as it does; False, and no change, if one finds no room."""
         cdef uint64_t bucket, at, b = 0
         cdef uint32_t table, i, cell, r = 0
         cdef bint fits = True
-        cdef DLeft* g = &other.geometry
-        other._check_all()
+        cdef DLeft* g = &self.geometry
+        _, payload, n_items = other._snapshot(bytearray)
+        cdef const uint8_t[::1] theirs = payload
+        cdef bytes before
         self._need_writable()
         gate_write(&self.gate)
-        with nogil:
-            for table in range(g.n_tables):
-                for bucket in range(g.n_buckets):
-                    for i in range(g.bucket_cells):
-                        at = dleft_bit(g, table, bucket) + i * <uint64_t>g.cell_bits
-                        cell = packed_get(other.data, at, g.cell_bits)
-                        if fits and (cell & g.max_count):
-                            dleft_unplace(g, bucket, cell >> g.counter_bits, table, &b, &r)
-                            fits = dleft_insert(&self.geometry, self.data, b, r, cell & g.max_count)
-        gate_write_done(&self.gate)
+        try:
+            self._need_open()
+            before = (<const char*>self.data)[:self.n_payload_bytes]
+            with nogil:
+                for table in range(g.n_tables):
+                    for bucket in range(g.n_buckets):
+                        for i in range(g.bucket_cells):
+                            at = dleft_bit(g, table, bucket) + i * <uint64_t>g.cell_bits
+                            cell = packed_get(&theirs[0], at, g.cell_bits)
+                            if fits and (cell & g.max_count):
+                                dleft_unplace(g, bucket, cell >> g.counter_bits, table, &b, &r)
+                                fits = dleft_insert(g, self.data, b, r, cell & g.max_count)
+            if fits:
+                self._add_items(n_items)
+            else:
+                memcpy(self.data, <const char*>before, self.n_payload_bytes)
+        finally:
+            gate_write_done(&self.gate)
         return fits

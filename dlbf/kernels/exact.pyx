@@ -1,8 +1,10 @@
 """The exact set on a flat buffer; layout and rationale are in ``exact.pxd``."""
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memcmp, memcpy
 
 from dlbf.kernels.core cimport KEY_ABSENT, KEY_REMOVED
+from dlbf.kernels.types cimport gate_read, gate_read_done, gate_write, gate_write_done
 
 
 cdef bint exact_find(
@@ -102,22 +104,77 @@ cdef class ExactCore(FilterCore):
     cdef void _prefetch(self, uint64_t h) noexcept nogil:
         prefetch(self.data + EXACT_HEAD_BYTES + 8 * exact_home(&self.geometry, h))
 
+    def _lock(self):
+        """Be the only one at work on the table until ``_unlock``; the owner must not ask the set anything."""
+        gate_write(&self.gate)
+
+    def _unlock(self):
+        gate_write_done(&self.gate)
+
+    def _used_bytes(self):
+        """Arena bytes that the keys need, without those of removed keys; called under ``_lock``."""
+        cdef uint64_t slot, entry, size, n = 0
+        self._need_open()
+        for slot in range(self.geometry.n_slots):
+            entry = exact_slot(self.data, slot)
+            if entry:
+                size = load32(exact_arena(&self.geometry, self.data) + entry + 7)
+                n += (EXACT_ENTRY_BYTES + size + 3) & ~<uint64_t>3
+        return n
+
+    def _move_to(self, buffer, uint64_t n_slots, uint64_t arena_bytes):
+        """Go on in a zeroed buffer of another geometry, which has room for every key; called under ``_lock``."""
+        cdef Exact larger
+        cdef Py_buffer view
+        cdef uint64_t slot, entry
+        cdef const uint8_t* stored
+        cdef bint fits = True
+        self._need_writable()
+        larger.n_slots = n_slots
+        larger.arena_bytes = arena_bytes
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        with nogil:
+            for slot in range(self.geometry.n_slots):
+                entry = exact_slot(self.data, slot)
+                if entry and fits:
+                    stored = exact_arena(&self.geometry, self.data) + entry - 1
+                    fits = exact_add(
+                        &larger, <uint8_t*>view.buf, load64(stored), stored + EXACT_ENTRY_BYTES, load32(stored + 8)
+                    ) == 1
+        if not fits:
+            PyBuffer_Release(&view)
+            raise AssertionError("an ExactSet moved to a buffer without room for its keys")
+        PyBuffer_Release(&self.view)
+        self.view = view
+        self.owner = buffer
+        self.data = <uint8_t*>view.buf
+        self.n_payload_bytes = view.len
+        self.geometry = larger
+
     def _keys(self):
         """Every key, as a list of bytes."""
         cdef uint64_t slot, entry
         cdef const uint8_t* stored
-        self._check_all()
         out = []
-        for slot in range(self.geometry.n_slots):
-            entry = exact_slot(self.data, slot)
-            if entry:
-                stored = exact_arena(&self.geometry, self.data) + entry - 1
-                out.append((<const char*>stored)[EXACT_ENTRY_BYTES:EXACT_ENTRY_BYTES + load32(stored + 8)])
+        gate_read(&self.gate)
+        try:
+            self._check_all()
+            for slot in range(self.geometry.n_slots):
+                entry = exact_slot(self.data, slot)
+                if entry:
+                    stored = exact_arena(&self.geometry, self.data) + entry - 1
+                    out.append((<const char*>stored)[EXACT_ENTRY_BYTES:EXACT_ENTRY_BYTES + load32(stored + 8)])
+        finally:
+            gate_read_done(&self.gate)
         return out
+
+    def _stored_items(self):
+        """Number of keys the table itself says it has."""
+        return load64(self.data)
 
     def _is_sound(self):
         """Whether every slot points into the arena: asked once of a table that came from outside."""
-        cdef uint64_t slot, entry, end, n_keys = 0
+        cdef uint64_t slot, entry, n_keys = 0
         cdef uint64_t used = load64(self.data + 8)
         cdef const uint8_t* arena = exact_arena(&self.geometry, self.data)
         if used > self.geometry.arena_bytes:
@@ -126,9 +183,9 @@ cdef class ExactCore(FilterCore):
             entry = exact_slot(self.data, slot)
             if entry:
                 n_keys += 1
-                if entry + EXACT_ENTRY_BYTES - 1 > used:
+                # Compared without sums that could wrap: entries are whatever the file says.
+                if entry > used or used - (entry - 1) < EXACT_ENTRY_BYTES:
                     return False
-                end = entry - 1 + EXACT_ENTRY_BYTES + load32(arena + entry - 1 + 8)
-                if end > used:
+                if used - (entry - 1) - EXACT_ENTRY_BYTES < load32(arena + entry - 1 + 8):
                     return False
         return n_keys == load64(self.data) == self.n_items and n_keys < self.geometry.n_slots

@@ -61,7 +61,9 @@ cdef int key_open_other(object key, KeyRef* ref) except -1:
         )
     try:
         PyObject_GetBuffer(key, &ref.view, PyBUF_CONTIG_RO)
-    except BufferError as error:
+    except (BufferError, ValueError) as error:  # numpy raises the latter
+        if "contiguous" not in str(error):
+            raise
         raise TypeError(f"a key must be a contiguous buffer; copy it with bytes(key) ({error})") from None
     if ref.view.ndim == 0:
         PyBuffer_Release(&ref.view)
@@ -253,14 +255,14 @@ cdef class KeyReader:
 
     cdef Py_ssize_t _fill_sequence(self) except -1:
         cdef bint is_list = self.mode == MODE_LIST
-        cdef Py_ssize_t total, i, n, end
+        cdef Py_ssize_t i, n, end
         cdef PyObject* item
         cdef object source = self.source
         # The list may have shrunk or grown since the last chunk: ask again.
-        total = PyList_GET_SIZE(source) if is_list else PyTuple_GET_SIZE(source)
-        end = min(total, self.position + CHUNK_KEYS)
+        end = min(PyList_GET_SIZE(source) if is_list else PyTuple_GET_SIZE(source), self.position + CHUNK_KEYS)
         n = 0
-        for i in range(self.position, end):
+        i = self.position
+        while i < end:
             if i + AHEAD < end:
                 item = list_item(source, i + AHEAD) if is_list else tuple_item(source, i + AHEAD)
                 # An ordinary key of some fifty bytes lies in two cache lines.
@@ -280,8 +282,12 @@ cdef class KeyReader:
                 self.chunk.n = n
                 self._take(item)
                 n += 1
+                if is_list:
+                    # An object that exports a buffer may do so in Python, and change the list.
+                    end = min(PyList_GET_SIZE(source), self.position + CHUNK_KEYS)
+            i += 1
         self.chunk.n = n
-        self.position = max(end, self.position)
+        self.position = max(i, self.position)
         return self.chunk.n
 
     cdef Py_ssize_t _fill_iterator(self) except -1:

@@ -19,24 +19,31 @@
 #define dlbf_prefetch(p) __builtin_prefetch((const void *)(p))
 #define dlbf_likely(x) __builtin_expect(!!(x), 1)
 #define dlbf_unlikely(x) __builtin_expect(!!(x), 0)
-#define dlbf_popcount64(x) ((int)__builtin_popcountll(x))
 #define dlbf_bswap64(x) __builtin_bswap64(x)
 #define dlbf_bswap32(x) __builtin_bswap32(x)
 #else
 #define dlbf_prefetch(p) ((void)(p))
 #define dlbf_likely(x) (x)
 #define dlbf_unlikely(x) (x)
-static inline int dlbf_popcount64(uint64_t x) {
-    x -= (x >> 1) & 0x5555555555555555ULL;
-    x = (x & 0x3333333333333333ULL) + ((x >> 2) & 0x3333333333333333ULL);
-    return (int)((((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0FULL) * 0x0101010101010101ULL) >> 56);
-}
 static inline uint32_t dlbf_bswap32(uint32_t x) {
     return (x >> 24) | ((x >> 8) & 0xFF00u) | ((x << 8) & 0xFF0000u) | (x << 24);
 }
 static inline uint64_t dlbf_bswap64(uint64_t x) {
     return ((uint64_t)dlbf_bswap32((uint32_t)x) << 32) | dlbf_bswap32((uint32_t)(x >> 32));
 }
+#endif
+
+/* Byte i: the number of ones in bytes 0 .. i of x. */
+static inline uint64_t dlbf_running_ones(uint64_t x) {
+    x -= (x >> 1) & 0x5555555555555555ULL;
+    x = (x & 0x3333333333333333ULL) + ((x >> 2) & 0x3333333333333333ULL);
+    return ((x + (x >> 4)) & 0x0F0F0F0F0F0F0F0FULL) * 0x0101010101010101ULL;
+}
+/* Without the x86 instruction, which portable builds may not use, compilers call a function. */
+#if defined(__POPCNT__) || (defined(__GNUC__) && !defined(__x86_64__) && !defined(__i386__))
+#define dlbf_popcount64(x) ((int)__builtin_popcountll(x))
+#else
+static inline int dlbf_popcount64(uint64_t x) { return (int)(dlbf_running_ones(x) >> 56); }
 #endif
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
@@ -60,6 +67,23 @@ static inline uint32_t dlbf_load32(const uint8_t *p) {
 static inline void dlbf_store64(uint8_t *p, uint64_t x) {
     x = DLBF_LE64(x);
     memcpy(p, &x, 8);
+}
+
+/* Position of one number r (from 0) of x; 64 if there are not as many.  No branch, table or
+ * special instruction (Vigna, "Broadword implementation of rank/select queries", 2008): bytes
+ * hold running counts, and a count per byte of "at most r" is the place, first of the byte,
+ * then of the bit in it. */
+static inline int dlbf_select64(uint64_t x, int r) {
+    const uint64_t ones = 0x0101010101010101ULL, tops = 0x8080808080808080ULL;
+    uint64_t counts = dlbf_running_ones(x), byte, bits;
+    int shift;
+    shift = (int)(((((((uint64_t)r * ones) | tops) - counts) & tops) >> 7) * ones >> 56) * 8;
+    if (dlbf_unlikely(shift == 64)) return 64;
+    byte = (x >> shift) & 0xFF;
+    r -= (int)(((counts << 8) >> shift) & 0xFF);
+    bits = (byte * ones) & 0x8040201008040201ULL;
+    bits = (((bits | ((bits | tops) - ones)) & tops) >> 7) * ones;
+    return shift + (int)(((((((uint64_t)r * ones) | tops) - bits) & tops) >> 7) * ones >> 56);
 }
 
 /* High 64 bits of the 128-bit product; as a map from a uniform x to [0, n) it is

@@ -11,6 +11,7 @@ cdef extern from "portable.h" nogil:
     bint likely "dlbf_likely"(bint x) noexcept
     bint unlikely "dlbf_unlikely"(bint x) noexcept
     int popcount64 "dlbf_popcount64"(uint64_t x) noexcept
+    int select64 "dlbf_select64"(uint64_t x, int r) noexcept
     uint64_t bswap64 "dlbf_bswap64"(uint64_t x) noexcept
     uint64_t load64 "dlbf_load64"(const uint8_t* p) noexcept
     uint32_t load32 "dlbf_load32"(const uint8_t* p) noexcept

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dlbf.theory.rates import CUCKOO_LOAD, DLEFT_COUNTER_BITS, DLEFT_LOAD
+from dlbf.theory.rates import CUCKOO_LOAD, CUCKOO_MAX_FPR, DLEFT_COUNTER_BITS, DLEFT_LOAD
 
 __all__ = [
     "ALL",
@@ -104,8 +104,8 @@ def fingerprint_cost(base: str, load: float, extra_bits: float, max_fpr: float) 
 # `rates.cuckoo_geometry` and `rates.dleft_geometry`.
 # Cuckoo: eight slots compared (3 bits), of which sorting the prefixes of a bucket wins back about 0.9.  Above a rate of
 # a few percent eight slots rarely match at once and the table is cheaper than that line: a second, steeper one.
-_CUCKOO = fingerprint_cost("cuckoo", CUCKOO_LOAD, 2.1, 0.8)
-_CUCKOO_LOOSE = Cost("cuckoo", 1.66, 1.7, 0.8)
+_CUCKOO = fingerprint_cost("cuckoo", CUCKOO_LOAD, 2.1, CUCKOO_MAX_FPR)
+_CUCKOO_LOOSE = Cost("cuckoo", 1.66, 1.7, CUCKOO_MAX_FPR)
 # d-left: 32 cells compared at that load (4.7 bits), a 2-bit counter, and half a bit lost to whole bits.
 _DLEFT = fingerprint_cost("d-left", DLEFT_LOAD, math.log2(32 * DLEFT_LOAD) + DLEFT_COUNTER_BITS + 0.4, 0.5)
 

@@ -15,6 +15,7 @@ __all__ = [
     "CellGeometry",
     "CuckooGeometry",
     "DLeftGeometry",
+    "SuccinctGeometry",
     "blocked_fpr",
     "cell_fpr",
     "cell_geometry",
@@ -22,6 +23,9 @@ __all__ = [
     "cuckoo_geometry",
     "dleft_fpr",
     "dleft_geometry",
+    "succinct_bytes",
+    "succinct_geometry",
+    "succinct_slots",
 ]
 
 LN2 = math.log(2)
@@ -51,6 +55,14 @@ class DLeftGeometry(NamedTuple):
     bucket_cells: int
     remainder_bits: int
     counter_bits: int
+
+
+class SuccinctGeometry(NamedTuple):
+    """Succinct counters: cells, probes per key, overflow slots for groups of 64 cells."""
+
+    n_cells: int
+    n_hashes: int
+    n_slots: int
 
 
 # --- cells -----------------------------------------------------------------
@@ -111,6 +123,8 @@ def blocked_fpr(n_keys: int, n_cells: int, n_hashes: int, block_cells: int) -> f
     mean = n_keys * block_cells / n_cells
     if mean <= 0:
         return 0.0
+    if mean * n_hashes > 60 * block_cells:
+        return 1.0  # no cell is left empty, and the sum below would overflow
     width = 10 * math.sqrt(mean) + 20
     low, high = max(0, int(mean - width)), int(mean + width)
     return math.fsum(
@@ -134,25 +148,83 @@ def cell_geometry(n_keys: int, fpr: float, block_cells: int = 0) -> CellGeometry
     True
     """
     ideal = max(1, round(-math.log2(fpr)))
+    candidates = range(max(1, ideal - (4 if block_cells else 1)), ideal + 2)
+    return min(
+        (CellGeometry(_fewest_cells(n_keys, fpr, k, block_cells), k, block_cells) for k in candidates),
+        key=lambda geometry: geometry.n_cells,
+    )
+
+
+def _fewest_cells(n_keys: int, fpr: float, n_hashes: int, block_cells: int) -> int:
+    """The fewest cells, in whole blocks or words of 64, that hold ``n_keys`` at ``fpr`` with that many probes."""
     unit = block_cells or 64
-    best: CellGeometry | None = None
-    for n_hashes in range(max(1, ideal - (4 if block_cells else 1)), ideal + 2):
-        # Textbook size first; then the exact rate decides, in steps of the unit.
-        fill = fpr ** (1 / n_hashes)
-        units = max(1, math.ceil(-n_keys * n_hashes / math.log1p(-fill) / unit)) if fill < 1 else 1
-        low, high = max(1, units // 2), units
-        while cell_fpr(n_keys, high * unit, n_hashes, block_cells) > fpr:
-            low, high = high, high + max(1, high // 16)
-        while low < high:
-            middle = (low + high) // 2
-            if cell_fpr(n_keys, middle * unit, n_hashes, block_cells) <= fpr:
-                high = middle
-            else:
-                low = middle + 1
-        if best is None or high * unit < best.n_cells:
-            best = CellGeometry(high * unit, n_hashes, block_cells)
-    assert best is not None
-    return best
+    # Textbook size first; then the exact rate decides, in steps of the unit.
+    fill = fpr ** (1 / n_hashes)
+    units = max(1, math.ceil(-n_keys * n_hashes / math.log1p(-fill) / unit)) if fill < 1 else 1
+    low, high = max(1, units // 2), units
+    while cell_fpr(n_keys, high * unit, n_hashes, block_cells) > fpr:
+        low, high = high, high + max(1, high // 16)
+    while low < high:
+        middle = (low + high) // 2
+        if cell_fpr(n_keys, middle * unit, n_hashes, block_cells) <= fpr:
+            high = middle
+        else:
+            low = middle + 1
+    return high * unit
+
+
+# --- succinct counters -----------------------------------------------------
+
+SUCCINCT_GROUP = 64  # cells that share a bit word and a count word; also the largest sum that the count word holds
+# Slots are planned for a tenth more keys than asked for: they run out over a few percent of growth, and it costs
+# less than a hundredth of the size.
+SUCCINCT_HEADROOM = 1.1
+
+
+def succinct_slots(n_keys: float, n_cells: int, n_hashes: int) -> int:
+    """Overflow slots for ``n_keys`` and a tenth more: expected number of groups whose counts exceed 64, and slack.
+
+    The counts of a group add up to the number of probes that fell into it, which is Poisson.  At ``n_keys`` itself
+    the slots run out with a probability below 1e-9 (a group each is always enough).
+
+    Examples
+    --------
+    >>> succinct_slots(10**6, 9_616_704, 6)
+    327
+    """
+    n_groups = -(-n_cells // SUCCINCT_GROUP)
+    mean = SUCCINCT_HEADROOM * SUCCINCT_GROUP * n_keys * n_hashes / n_cells
+    fits = math.fsum(math.exp(j * math.log(mean) - mean - math.lgamma(j + 1)) for j in range(SUCCINCT_GROUP + 1))
+    expected = n_groups * max(0.0, 1 - fits)
+    return min(n_groups, math.ceil(expected + 4 * math.sqrt(expected) + 2))
+
+
+def succinct_bytes(n_cells: int, n_slots: int) -> int:
+    """Bytes of succinct counters: two words for each group, and the slots."""
+    return -(-n_cells // SUCCINCT_GROUP) * 16 + n_slots * SUCCINCT_GROUP
+
+
+def succinct_geometry(n_keys: int, fpr: float) -> SuccinctGeometry:
+    """The smallest succinct counters for ``n_keys`` at ``fpr``.
+
+    Fewer probes than a Bloom filter's optimum need a few more cells, but crowd them less, and with them the slots.
+
+    Examples
+    --------
+    >>> geometry = succinct_geometry(10**6, 0.01)
+    >>> round(8 * succinct_bytes(geometry.n_cells, geometry.n_slots) / 10**6, 1)
+    19.4
+    """
+    ideal = max(1, round(-math.log2(fpr)))
+
+    def with_hashes(n_hashes: int) -> SuccinctGeometry:
+        n_cells = _fewest_cells(n_keys, fpr, n_hashes, 0)
+        return SuccinctGeometry(n_cells, n_hashes, succinct_slots(n_keys, n_cells, n_hashes))
+
+    return min(
+        map(with_hashes, range(max(1, ideal - 2), ideal + 2)),
+        key=lambda geometry: succinct_bytes(geometry.n_cells, geometry.n_slots),
+    )
 
 
 # --- cuckoo ----------------------------------------------------------------
@@ -161,6 +233,10 @@ BUCKET_SLOTS = 4
 # Four-slot buckets fill to 0.976 before insertion fails; breadth-first eviction reaches 0.955 within its limit
 # at every size tried (1e2 to 1e8 keys); small tables need room for the luck of the draw besides.
 CUCKOO_LOAD = 0.955
+# With a dozen fingerprints a bucket has too few others to move keys to, and tables jam at half of their load.
+CUCKOO_LEAST_VALUES = 24
+# So there is a largest rate a cuckoo filter can be built for.
+CUCKOO_MAX_FPR = -math.expm1(8 * CUCKOO_LOAD * math.log1p(-1 / (CUCKOO_LEAST_VALUES - 1)))
 MAX_PREFIXES = 28
 MAX_SUFFIX_BITS = 24
 
@@ -205,7 +281,8 @@ def cuckoo_geometry(n_keys: int, fpr: float) -> CuckooGeometry:
     best: tuple[int, CuckooGeometry] | None = None
     for n_prefixes in range(6, MAX_PREFIXES + 1):
         for suffix_bits in range(MAX_SUFFIX_BITS + 1):
-            if cuckoo_fpr(n_keys, n_buckets, n_prefixes, suffix_bits) <= fpr:
+            values = n_prefixes << suffix_bits
+            if values >= CUCKOO_LEAST_VALUES and cuckoo_fpr(n_keys, n_buckets, n_prefixes, suffix_bits) <= fpr:
                 bits = cuckoo_bucket_bits(n_prefixes, suffix_bits)
                 if best is None or bits < best[0]:
                     best = (bits, CuckooGeometry(n_buckets, n_prefixes, suffix_bits))
@@ -223,6 +300,7 @@ DLEFT_CELLS = 8
 # practice (Bonomi et al. 2006); the same slack as for the cuckoo table covers small ones.
 DLEFT_LOAD = 0.80
 DLEFT_COUNTER_BITS = 2
+MAX_CELL_BITS = 32  # remainder and counter
 
 
 def dleft_fpr(n_keys: int, geometry: DLeftGeometry) -> float:
@@ -244,7 +322,7 @@ def dleft_geometry(n_keys: int, fpr: float, counter_bits: int = DLEFT_COUNTER_BI
     per_bucket = DLEFT_TABLES * DLEFT_CELLS
     least = max(1, math.ceil((n_keys + slack) / (per_bucket * DLEFT_LOAD)))
     best: tuple[int, DLeftGeometry] | None = None
-    for remainder_bits in range(2, 33):
+    for remainder_bits in range(2, MAX_CELL_BITS - counter_bits + 1):
         n_buckets = least
         geometry = DLeftGeometry(DLEFT_TABLES, n_buckets, DLEFT_CELLS, remainder_bits, counter_bits)
         if dleft_fpr(n_keys, geometry) > fpr:
@@ -258,5 +336,9 @@ def dleft_geometry(n_keys: int, fpr: float, counter_bits: int = DLEFT_COUNTER_BI
         if best is None or bits < best[0]:
             best = (bits, geometry)
     if best is None:
-        raise ValueError(f"a d-left filter cannot reach fpr={fpr!r}; the least is about 6e-9")
+        least_fpr = DLEFT_TABLES * DLEFT_CELLS * DLEFT_LOAD / 2 * 2.0 ** (counter_bits - MAX_CELL_BITS)
+        raise ValueError(
+            f"a d-left filter with counters of {counter_bits} bits cannot reach fpr={fpr!r}; "
+            f"the least is about {least_fpr:.0e}"
+        )
     return best[1]

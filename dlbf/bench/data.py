@@ -1,0 +1,96 @@
+"""Real URL sets for measuring, from a folder that the user names; nothing of them is part of the project.
+
+The folder holds ``urls.malicious.txt`` (the keys) and ``urls.benign.txt`` (what is asked for and absent), one per line,
+plain or compressed with gzip or xz.
+"""
+
+import gzip
+import lzma
+import os
+import random
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Split", "data_folder", "hard_split", "random_split", "read_lines", "read_urls"]
+
+IPV4 = re.compile(rb"\d+\.\d+\.\d+\.\d+(/|$)")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Keys and negatives, with a part of the negatives that nothing is fitted on.
+
+    Attributes
+    ----------
+    learnt_keys, learnt_negatives : list of bytes
+        What a model learns from.
+    keys : list of bytes
+        What the filter stores.
+    negatives : list of bytes
+        Absent keys that thresholds and sizes may be chosen by; the model has not learnt from them.
+    unseen : list of bytes
+        Absent keys that only the final figures are measured on.
+    """
+
+    name: str
+    learnt_keys: list[bytes]
+    learnt_negatives: list[bytes]
+    keys: list[bytes]
+    negatives: list[bytes]
+    unseen: list[bytes]
+
+
+def data_folder(given: str | os.PathLike[str] | None) -> Path | None:
+    """The folder given, or that of the environment variable DLBF_DATA, or None."""
+    named = given or os.environ.get("DLBF_DATA")
+    return Path(named) if named else None
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """The lines of a text file, plain or ending in .gz or .xz; empty ones are dropped."""
+    raw = path.read_bytes()
+    if path.suffix == ".gz":
+        raw = gzip.decompress(raw)
+    elif path.suffix == ".xz":
+        raw = lzma.decompress(raw)
+    return [line for line in raw.split(b"\n") if line]
+
+
+def read_urls(folder: Path) -> tuple[list[bytes], list[bytes]]:
+    """Keys and absent keys, each shuffled in the same way every time."""
+    found = []
+    for name in ("urls.malicious.txt", "urls.benign.txt"):
+        paths = [path for suffix in ("", ".xz", ".gz") if (path := folder / f"{name}{suffix}").exists()]
+        if not paths:
+            raise FileNotFoundError(f"{folder}: expected {name}, {name}.xz or {name}.gz there")
+        lines = read_lines(paths[0])
+        random.Random(name).shuffle(lines)
+        found.append(lines)
+    return found[0], found[1]
+
+
+def random_split(keys: list[bytes], negatives: list[bytes]) -> Split:
+    """The usual case: the model learns all keys; the last sixth of the negatives is never seen."""
+    first, second = len(negatives) * 2 // 3, len(negatives) * 5 // 6
+    return Split("random", keys, negatives[:first], keys, negatives[first:second], negatives[second:])
+
+
+def hard_split(keys: list[bytes], negatives: list[bytes]) -> Split:
+    """No IPv4 hosts; half of the keys teach the model and the others are stored; hosts of negatives are kept apart."""
+    keys = [key for key in keys if not IPV4.match(key)]
+    negatives = [key for key in negatives if not IPV4.match(key)]
+
+    def part(key: bytes) -> int:
+        return zlib.crc32(key.split(b"/", 1)[0]) % 6
+
+    half = len(keys) // 2
+    return Split(
+        "hard",
+        keys[:half],
+        [key for key in negatives if part(key) < 4],
+        keys[half:],
+        [key for key in negatives if part(key) == 4],
+        [key for key in negatives if part(key) == 5],
+    )

@@ -1,0 +1,119 @@
+"""A compiled model and its score: integers only, no allocation, no Python objects.
+
+``Model`` is a plain struct of numbers and pointers into one flat buffer that it does not own and that needs no
+alignment (bytes, a memory map, an LMDB page).  ``model_open`` checks every size and index once; after that
+``model_score`` trusts the buffer, so the buffer must not change while the struct is in use.
+
+    payload of MODEL_TABLE8   int8   weight[2**log2_weights]
+    payload of MODEL_TABLE4   uint4  weight + 8, two to a byte, the even index in the low half
+    payload of MODEL_QUADRATIC, per value used, 12 bytes:
+        0  u16  value number      2  u16  zero      4  i32  a      8  i32  b
+    payload of MODEL_TREES
+        u32 first_node[n_items], then nodes of 6 bytes:
+        0  u16  threshold, or the leaf's i16     2  u16  left child, counted from the tree's first node
+        4  u8   value number, 255 = leaf         5  u8   zero         the right child follows the left one
+
+Scores, all sums in integers that cannot overflow:
+    table      bias + sum of weights
+    quadratic  bias + floor(sum of (a * x + b) * x / 2**shift), kept within +-2**30
+    trees      bias + sum of leaves;  x <= threshold goes left
+"""
+
+from cpython.buffer cimport Py_buffer
+
+from dlbf.kernels.features cimport (
+    MAX_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, count_high, count_low, lexical_values, ngram_sum_avx2,
+    ngram_walk, numeric_values,
+)
+from dlbf.kernels.types cimport int8_t, int16_t, int32_t, int64_t, load32, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef enum:
+    MODEL_NONE = 0
+    MODEL_TABLE8 = 1
+    MODEL_TABLE4 = 2
+    MODEL_QUADRATIC = 3
+    MODEL_TREES = 4
+
+cdef enum:
+    NODE_BYTES = 6
+    TERM_BYTES = 12
+    LEAF = 255
+    SCORE_LIMIT = 1073741824             # 2**30
+
+ctypedef struct Model:
+    uint32_t kind                        # MODEL_*
+    uint32_t view                        # VIEW_*
+    uint32_t order                       # bytes per run, 2 .. 4
+    uint32_t split_byte                  # 0 .. 255, or NO_SPLIT
+    uint32_t index_shift                 # 32 - log2_weights
+    uint32_t sum_shift                   # fraction bits of a quadratic sum
+    uint32_t n_items                     # trees, or terms
+    uint32_t needed                      # bit v: value v is used
+    int32_t bias
+    uint32_t simd                        # the processor has AVX2; the score is the same
+    const uint8_t* data                  # the payload
+    const uint8_t* nodes                 # trees: after the first_node array
+    const uint64_t* low                  # count tables of the features module
+    const uint64_t* high
+
+cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params) except -1
+
+
+cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n_bytes) noexcept nogil:
+    """The score of one key; higher means more like a stored key."""
+    cdef uint16_t[MAX_VALUES] values
+    cdef const uint8_t* data = model.data
+    cdef const uint8_t* node
+    cdef Py_ssize_t m = 0, _term
+    cdef int32_t total
+    cdef uint32_t packed, tree
+    cdef int64_t x, wide
+    if model.kind == MODEL_TABLE8:
+        if model.simd and n_bytes >= 16:
+            return model.bias + ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift,
+                                               TAKE_INT8, data, &m)
+        return model.bias + ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low,
+                                       TAKE_INT8, data, NULL, &m)
+    if model.kind == MODEL_TABLE4:
+        if model.simd and n_bytes >= 16:
+            total = ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift, TAKE_INT4, data, &m)
+        else:
+            total = ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low, TAKE_INT4,
+                               data, NULL, &m)
+        return model.bias + total - 8 * <int32_t>m
+    if model.kind == MODEL_NONE:
+        return 0
+    if model.view == VIEW_LEXICAL:
+        lexical_values(key, n_bytes, model.split_byte, model.needed, model.low, model.high, values)
+    else:
+        numeric_values(key, n_bytes, values)
+    if model.kind == MODEL_TREES:
+        total = model.bias
+        for tree in range(model.n_items):
+            data = model.nodes + <size_t>NODE_BYTES * load32(model.data + 4 * <size_t>tree)
+            node = data
+            while node[4] != LEAF:
+                packed = load32(node)
+                node = data + <size_t>NODE_BYTES * ((packed >> 16) + (values[node[4]] > (packed & 0xFFFF)))
+            total += <int16_t>(load32(node) & 0xFFFF)
+        return total
+    wide = 0
+    for _term in range(model.n_items):
+        x = values[load32(data) & 0xFFFF]
+        wide += (<int64_t><int32_t>load32(data + 4) * x + <int64_t><int32_t>load32(data + 8)) * x
+        data += TERM_BYTES
+    # Floor division by a power of two without shifting a negative number.
+    wide = <int64_t>((<uint64_t>(wide + (<int64_t>1 << 62))) >> model.sum_shift) - (
+        (<int64_t>1 << 62) >> model.sum_shift)
+    if wide > SCORE_LIMIT:
+        wide = SCORE_LIMIT
+    if wide < -SCORE_LIMIT:
+        wide = -SCORE_LIMIT
+    return <int32_t>(model.bias + wide)
+
+
+cdef class Scorer:
+    cdef Model model
+    cdef uint64_t[10] numbers
+    cdef Py_buffer buffer
+    cdef bint has_buffer

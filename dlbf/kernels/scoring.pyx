@@ -1,0 +1,236 @@
+"""Scores of one key and of many, by a compiled model in a buffer of any owner."""
+
+import numpy as np
+
+from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
+
+from dlbf.kernels.features cimport (
+    N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed, cpu_has_avx2,
+)
+from dlbf.kernels.keys cimport KeyReader, KeyRef, key_close, key_open
+
+from dlbf.errors import FormatError
+
+N_PARAMS = 10
+
+# Which parameter of the format's header means what.
+cdef enum:
+    PARAM_KIND = 0
+    PARAM_VIEW = 1
+    PARAM_VIEW_VERSION = 2
+    PARAM_ORDER = 3
+    PARAM_SPLIT = 4
+    PARAM_LOG2_WEIGHTS = 5
+    PARAM_BIAS = 6                       # two's complement in 64 bits
+    PARAM_ITEMS = 7
+    PARAM_SUM_SHIFT = 8
+    PARAM_SCALE = 9                      # score units per nat of log-odds, times 65536; informs, never routes
+
+
+cdef bint simd_wanted = True
+
+
+def use_simd(wanted):
+    """Let models opened from now on use AVX2 where the processor has it (the default), or never.
+
+    Scores do not depend on it.  Returns whether it will be used.
+    """
+    global simd_wanted
+    simd_wanted = wanted
+    return bool(simd_wanted and cpu_has_avx2())
+
+
+cdef int fail(str message) except -1:
+    raise FormatError(f"model: {message}; the bytes were not written by dlbf, or by a newer one")
+
+
+cdef int check_trees(Model* model, size_t n_bytes) except -1:
+    cdef size_t n_nodes, tree, i, first, end
+    cdef uint32_t n_values = N_LEXICAL if model.view == VIEW_LEXICAL else N_NUMERIC
+    cdef const uint8_t* node
+    if n_bytes < 4 * <size_t>model.n_items or (n_bytes - 4 * <size_t>model.n_items) % NODE_BYTES:
+        fail(f"{model.n_items} trees do not fit {n_bytes} bytes")
+    n_nodes = (n_bytes - 4 * <size_t>model.n_items) // NODE_BYTES
+    model.nodes = model.data + 4 * <size_t>model.n_items
+    for tree in range(model.n_items):
+        first = load32(model.data + 4 * tree)
+        end = load32(model.data + 4 * tree + 4) if tree + 1 < model.n_items else n_nodes
+        if first >= end or end > n_nodes or (tree == 0 and first != 0):
+            fail(f"tree {tree} is not within the {n_nodes} nodes")
+        for i in range(first, end):
+            node = model.nodes + NODE_BYTES * i
+            if node[5] != 0:
+                fail(f"node {i} has a reserved byte set")
+            if node[4] == LEAF:
+                continue
+            if node[4] >= n_values:
+                fail(f"node {i} asks for value {node[4]} of {n_values}")
+            model.needed |= <uint32_t>1 << node[4]
+            # Children come after their parent, so every walk ends.
+            if (load32(node) >> 16) <= i - first or first + (load32(node) >> 16) + 1 >= end:
+                fail(f"node {i} has a child outside its tree")
+    return 0
+
+
+cdef int check_terms(Model* model, size_t n_bytes) except -1:
+    cdef uint32_t n_values = N_LEXICAL if model.view == VIEW_LEXICAL else N_NUMERIC
+    cdef size_t i
+    cdef const uint8_t* term
+    if n_bytes != TERM_BYTES * <size_t>model.n_items or model.n_items > n_values or model.sum_shift > 62:
+        fail(f"{model.n_items} terms with {model.sum_shift} fraction bits do not fit {n_bytes} bytes")
+    for i in range(model.n_items):
+        term = model.data + TERM_BYTES * i
+        if load32(term) >= n_values:
+            fail(f"term {i} asks for value {load32(term)} of {n_values}")
+        # (a * x + b) * x < 2**57 for x < 2**16: a sum over all values stays within 2**62.
+        if not -(1 << 24) <= <int32_t>load32(term + 4) <= (1 << 24):
+            fail(f"term {i} has a factor beyond 2**24")
+        model.needed |= <uint32_t>1 << load32(term)
+    return 0
+
+
+cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params) except -1:
+    """Fill ``model`` from the ten parameters and the payload of a stored model, checking everything it will trust."""
+    cdef uint64_t log2_weights = params[PARAM_LOG2_WEIGHTS]
+    cdef int64_t bias = <int64_t>params[PARAM_BIAS]
+    if params[PARAM_KIND] > MODEL_TREES:
+        fail(f"unknown kind {params[PARAM_KIND]}")
+    if params[PARAM_VIEW] > VIEW_NUMERIC or params[PARAM_VIEW_VERSION] != 1:
+        fail(f"unknown view {params[PARAM_VIEW]} version {params[PARAM_VIEW_VERSION]}")
+    if params[PARAM_SPLIT] > NO_SPLIT:
+        fail(f"split byte {params[PARAM_SPLIT]}")
+    if not -(1 << 29) <= bias <= (1 << 29):
+        fail(f"bias {bias} beyond 2**29")
+    if params[PARAM_ITEMS] > 32768:
+        fail(f"{params[PARAM_ITEMS]} items, at most 32768")
+    model.kind = <uint32_t>params[PARAM_KIND]
+    model.view = <uint32_t>params[PARAM_VIEW]
+    model.order = <uint32_t>params[PARAM_ORDER]
+    model.split_byte = <uint32_t>params[PARAM_SPLIT]
+    model.sum_shift = <uint32_t>params[PARAM_SUM_SHIFT]
+    model.n_items = <uint32_t>params[PARAM_ITEMS]
+    model.bias = <int32_t>bias
+    model.needed = 0
+    model.data = payload
+    model.nodes = payload
+    model.low = count_low
+    model.high = count_high
+    model.index_shift = 0
+    model.simd = simd_wanted and cpu_has_avx2()
+    if params[PARAM_SUM_SHIFT] > 62:
+        fail(f"{params[PARAM_SUM_SHIFT]} fraction bits")
+    if model.kind == MODEL_NONE:
+        if n_payload_bytes or model.view != VIEW_NONE:
+            fail("a model without a kind has neither payload nor view")
+    elif model.kind == MODEL_TABLE8 or model.kind == MODEL_TABLE4:
+        if model.view != VIEW_NGRAM or not 2 <= params[PARAM_ORDER] <= 4 or not 4 <= log2_weights <= 24:
+            fail(f"view {model.view}, order {params[PARAM_ORDER]} and 2**{log2_weights} weights are no table")
+        model.index_shift = <uint32_t>(32 - log2_weights)
+        if n_payload_bytes != <size_t>1 << (log2_weights - (model.kind == MODEL_TABLE4)):
+            fail(f"2**{log2_weights} weights do not fit {n_payload_bytes} bytes")
+    elif model.view != VIEW_LEXICAL and model.view != VIEW_NUMERIC:
+        fail(f"kind {model.kind} does not read view {model.view}")
+    elif model.kind == MODEL_TREES:
+        check_trees(model, n_payload_bytes)
+    else:
+        check_terms(model, n_payload_bytes)
+    return 0
+
+
+cdef class Scorer:
+    """A compiled model over a buffer that it keeps alive.
+
+    Parameters
+    ----------
+    params : sequence of int
+        The ten parameters of a stored model, each in 0 .. 2**64 - 1.
+    payload : buffer
+        The weights, terms or trees.  It is not copied, and must not change.
+
+    Raises
+    ------
+    FormatError
+        If the payload is not what the parameters say.
+    """
+
+    def __cinit__(self, params, payload, *args, **kwargs):
+        cdef int i
+        if len(params) < N_PARAMS:
+            raise ValueError(f"expected {N_PARAMS} parameters, found {len(params)}")
+        for i in range(10):
+            self.numbers[i] = params[i]
+        PyObject_GetBuffer(payload, &self.buffer, PyBUF_CONTIG_RO)
+        self.has_buffer = True
+        model_open(&self.model, <const uint8_t*>self.buffer.buf, self.buffer.len, self.numbers)
+
+    def __init__(self, *args, **kwargs):
+        """Nothing is left to do: all was read in __cinit__, which no subclass can bypass."""
+
+    def __dealloc__(self):
+        if self.has_buffer:
+            PyBuffer_Release(&self.buffer)
+
+    @property
+    def nbytes(self):
+        """Bytes of the payload: what the model adds to a filter."""
+        return self.buffer.len
+
+    @property
+    def params(self):
+        """The ten parameters, as stored in the format's header."""
+        return tuple([self.numbers[i] for i in range(10)])
+
+    @property
+    def payload(self):
+        """The payload, read-only."""
+        return memoryview(self.buffer.obj).cast("B").toreadonly()
+
+    def score(self, key, /):
+        """The integer score of one key; higher means more like the keys of the training.
+
+        The same on every machine, for ever.  Thread-safe.
+        """
+        cdef KeyRef ref
+        cdef int32_t score
+        key_open(key, &ref)
+        score = model_score(&self.model, ref.data, ref.n_bytes)
+        key_close(&ref)
+        return score
+
+    def score_many(self, keys, /):
+        """The scores of a batch as a numpy array of int32; the GIL is released while scoring."""
+        cdef KeyReader reader = KeyReader(keys)
+        cdef Py_ssize_t i, n
+        cdef int32_t[::1] view
+        cdef const uint8_t** data
+        cdef size_t* n_bytes
+        blocks = []
+        while reader.next_chunk():
+            n = reader.chunk.n
+            data = reader.chunk.data
+            n_bytes = reader.chunk.n_bytes
+            block = np.empty(n, dtype=np.int32)
+            view = block
+            with nogil:
+                for i in range(n):
+                    view[i] = model_score(&self.model, data[i], n_bytes[i])
+            blocks.append(block)
+        if len(blocks) == 1:
+            return blocks[0]
+        return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int32)
+
+    def score_packed(self, const uint8_t[::1] data, const int64_t[::1] offsets, const int64_t[::1] rows):
+        """The scores of some keys packed by `dlbf.kernels.features.pack_keys`."""
+        cdef Py_ssize_t i, n = rows.shape[0]
+        check_packed(data, offsets, rows)
+        out = np.empty(n, dtype=np.int32)
+        cdef int32_t[::1] view = out
+        cdef uint8_t nothing = 0
+        cdef const uint8_t* base = &data[0] if data.shape[0] else NULL
+        if base == NULL:
+            base = &nothing
+        with nogil:
+            for i in range(n):
+                view[i] = model_score(&self.model, base + offsets[rows[i]],
+                                      <size_t>(offsets[rows[i] + 1] - offsets[rows[i]]))
+        return out

@@ -1,0 +1,81 @@
+"""What all tests share: hypothesis profiles, key makers with fixed seeds, the folder of real data.
+
+``DLBF_HYPOTHESIS=ci`` runs more examples than the default profile, ``dev``.
+"""
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import dlbf
+
+settings.register_profile("dev", max_examples=25, stateful_step_count=30, deadline=None)
+settings.register_profile(
+    "ci", max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("DLBF_HYPOTHESIS", "dev"))
+
+SECRET = bytes(range(16))
+
+
+def url_keys(n: int, seed: int = 0) -> list[bytes]:
+    """``n`` different keys that look like URLs; two seeds share none."""
+    rng = random.Random(seed)
+    words = [bytes(rng.choices(b"abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 9))) for _ in range(997)]
+    return [b"https://%s.example/%d/%s/%d" % (words[i % 997], seed, words[(i * 31) % 997], i) for i in range(n)]
+
+
+def small_filters(secret: bytes | None = None) -> dict[str, Callable[[], dlbf.filters.Filter]]:
+    """A maker of a small filter for every class, counter width and layout."""
+    return {
+        "bloom": lambda: dlbf.BloomFilter(bits=1000, hashes=4, secret=secret),
+        "bloom-blocked": lambda: dlbf.BloomFilter(bits=1024, hashes=4, layout="blocked", secret=secret),
+        "counting-2": lambda: dlbf.CountingBloomFilter(counters=301, hashes=3, counter_bits=2, secret=secret),
+        "counting-4": lambda: dlbf.CountingBloomFilter(counters=301, hashes=3, counter_bits=4, secret=secret),
+        "counting-8": lambda: dlbf.CountingBloomFilter(counters=301, hashes=3, counter_bits=8, secret=secret),
+        "counting-blocked": lambda: dlbf.CountingBloomFilter(counters=256, hashes=3, layout="blocked", secret=secret),
+        "deletable": lambda: dlbf.DeletableBloomFilter(bits=1001, hashes=4, regions=100, secret=secret),
+        "dleft": lambda: dlbf.DLeftFilter(buckets=8, remainder_bits=9, secret=secret),
+        "cuckoo": lambda: dlbf.CuckooFilter(buckets=40, prefixes=10, suffix_bits=5, secret=secret),
+        "cuckoo-wide": lambda: dlbf.CuckooFilter(buckets=40, prefixes=28, suffix_bits=24, secret=secret),
+        "exact": lambda: dlbf.ExactSet(40, secret=secret),
+        "succinct": lambda: dlbf.SuccinctCountingFilter(counters=301, hashes=3, secret=secret),
+    }
+
+
+SMALL_FILTERS = small_filters()
+DELETABLE = sorted(name for name in SMALL_FILTERS if not name.startswith("bloom"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes minutes, unless it is asked for by marker or by ``DLBF_SLOW=1``."""
+    if "slow" in config.getoption("markexpr") or os.environ.get("DLBF_SLOW", "0") not in ("", "0"):
+        return
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes; run with -m slow or DLBF_SLOW=1"))
+
+
+@pytest.fixture(params=sorted(SMALL_FILTERS))
+def make_filter(request: pytest.FixtureRequest) -> Callable[[], dlbf.filters.Filter]:
+    """Each kind of filter in turn."""
+    return SMALL_FILTERS[request.param]
+
+
+@pytest.fixture(params=DELETABLE)
+def make_deletable(request: pytest.FixtureRequest) -> Callable[[], dlbf.filters.Filter]:
+    """Each kind of filter that can forget."""
+    return SMALL_FILTERS[request.param]
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real key sets; see the marker ``data``."""
+    folder = os.environ.get("DLBF_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("set DLBF_DATA to the folder of real key sets")
+    return Path(folder)

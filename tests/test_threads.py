@@ -1,0 +1,283 @@
+"""Threads on one filter: keys that stay are found whatever others do, and nothing crashes."""
+
+import itertools
+import pickle
+import sys
+import threading
+
+import pytest
+from conftest import url_keys
+
+import dlbf
+
+N = 6000
+STAY = url_keys(N, seed=21)
+GO = url_keys(N, seed=22)
+MAKERS = {
+    "bloom": lambda: dlbf.BloomFilter(3 * N, 1e-4),
+    "counting-2": lambda: dlbf.CountingBloomFilter(3 * N, counter_bits=2),
+    "counting-4": lambda: dlbf.CountingBloomFilter(3 * N),
+    "counting-8-blocked": lambda: dlbf.CountingBloomFilter(3 * N, counter_bits=8, layout="blocked"),
+    "deletable": lambda: dlbf.DeletableBloomFilter(3 * N),
+    "dleft": lambda: dlbf.DLeftFilter(3 * N),
+    "cuckoo": lambda: dlbf.CuckooFilter(3 * N),
+    # Nearly full: most insertions move what is there.
+    "cuckoo-crowded": lambda: dlbf.CuckooFilter(2 * N),
+    "exact": lambda: dlbf.ExactSet(3 * N),
+    "exact-growing": lambda: dlbf.ExactSet(1),
+}
+
+
+@pytest.fixture(params=sorted(MAKERS))
+def shared(request):
+    return MAKERS[request.param]()
+
+
+@pytest.fixture(autouse=True)
+def _switch_often():
+    """Threads change places far more often than they would."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def run(*functions, seconds=0.25):
+    """Call each function again and again in a thread of its own; the first error of any is raised."""
+    stop = threading.Event()
+    errors = []
+
+    def loop(function):
+        try:
+            while not stop.is_set():
+                function()
+        except BaseException as error:
+            errors.append(error)
+            stop.set()
+
+    threads = [threading.Thread(target=loop, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    stop.wait(seconds)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def come_and_go(f, batch=True):
+    def go():
+        if batch:
+            f.update(GO)
+            if f.DELETABLE:
+                f.remove_many(GO)
+        else:
+            for key in GO[:500]:
+                f.add(key)
+            if f.DELETABLE:
+                for key in GO[:500]:
+                    f.discard(key)
+
+    return go
+
+
+def ask_batch(f):
+    def ask():
+        assert f.contains_many(STAY).all()
+
+    return ask
+
+
+def ask_one(f):
+    def ask():
+        for key in STAY[::7]:
+            assert key in f
+
+    return ask
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_readers_beside_a_writer_find_what_stays(shared, batch):
+    shared.update(STAY)
+    run(come_and_go(shared, batch), ask_batch(shared), ask_one(shared))
+    assert shared.contains_many(STAY).all()
+
+
+def test_two_writers_and_two_readers_find_what_stays(shared):
+    shared.update(STAY)
+    if isinstance(shared, dlbf.CuckooFilter):
+        shared = dlbf.CuckooFilter(6 * N)
+        shared.update(STAY)
+    run(come_and_go(shared), come_and_go(shared, batch=False), ask_batch(shared), ask_one(shared))
+    assert shared.contains_many(STAY).all()
+
+
+def test_writers_of_different_keys_lose_none(shared):
+    if shared.capacity == 2 * N:
+        shared = dlbf.CuckooFilter(3 * N)
+    parts = [STAY[i::3] for i in range(3)]
+    threads = [
+        threading.Thread(target=shared.update, args=(parts[0],)),
+        threading.Thread(target=lambda: [shared.add(key) for key in parts[1]]),
+        threading.Thread(target=shared.update, args=(iter(parts[2]),)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(shared) == N
+    assert shared.contains_many(STAY).all()
+
+
+def test_exact_set_that_grows_under_many_hands_loses_none():
+    # Every add may move the whole table to another place: the moment in which others could lose theirs.
+    for _ in range(20):
+        s = dlbf.ExactSet(1)
+        parts = [[b"%d/%d" % (i, j) for j in range(800)] for i in range(4)]
+        threads = [threading.Thread(target=s.update, args=(iter(part),)) for part in parts[:2]]
+        threads += [threading.Thread(target=lambda s=s, p=part: [s.add(key) for key in p]) for part in parts[2:]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(s) == 3200
+        assert sorted(s) == sorted(itertools.chain(*parts))
+
+
+def test_bytes_taken_beside_a_writer_are_whole(shared):
+    shared.update(STAY)
+
+    def read():
+        # from_bytes compares every checksum, so a byte changed between sum and copy would show.
+        assert type(shared).from_bytes(shared.to_bytes()).contains_many(STAY).all()
+        assert shared.copy().contains_many(STAY).all()
+        assert pickle.loads(pickle.dumps(shared)).contains_many(STAY).all()
+
+    run(come_and_go(shared), come_and_go(shared, batch=False) if shared.capacity == 3 * N else ask_one(shared), read)
+
+
+def test_union_in_place_beside_readers_keeps_what_stays(shared):
+    if shared.capacity == 2 * N or isinstance(shared, dlbf.DLeftFilter):
+        shared = type(shared)(6 * N)
+    shared.update(STAY)
+    other = shared.copy()
+    other.clear()
+    other.update(GO[:100])
+
+    def merge():
+        nonlocal shared
+        try:
+            shared |= other
+        except dlbf.FilterFullError:
+            shared.remove_many(GO[:100] * 5)
+
+    run(merge, ask_batch(shared), ask_one(shared))
+
+
+def test_unions_of_each_other_do_not_deadlock():
+    f, g = dlbf.CountingBloomFilter(1000), dlbf.CountingBloomFilter(1000)
+    f.update(STAY[:500])
+    g.update(GO[:500])
+    run(lambda: f.__ior__(g), lambda: g.__ior__(f), lambda: f.__ior__(f), lambda: f == g)
+    assert f.contains_many(STAY[:500] + GO[:500]).all()
+
+
+def test_statistics_beside_a_writer(shared):
+    shared.update(STAY)
+
+    def read():
+        assert 0 < shared.fill <= 1
+        assert shared.approximate_count() >= 0
+        assert len(shared) >= 0
+        repr(shared)
+        if isinstance(shared, dlbf.ExactSet):
+            assert len(list(shared)) >= N
+
+    run(come_and_go(shared), read)
+
+
+def test_close_beside_readers_is_an_error_for_them_and_not_a_crash(shared, tmp_path):
+    shared.update(STAY)
+    shared.save(tmp_path / "f")
+    for mode in ("r", "r+"):
+        for _ in range(5):
+            f = dlbf.open_filter(tmp_path / "f", mode)
+            ready = threading.Barrier(4)
+            errors = []
+
+            def use(ask, f=f, ready=ready, errors=errors):
+                ready.wait()
+                try:
+                    while True:
+                        ask(f)
+                except BaseException as failure:
+                    errors.append(str(failure))
+
+            def statistics(f):
+                assert f.fill > 0
+                assert f.copy().contains_many(STAY).all()
+                if f.closed:
+                    raise ValueError("closed")
+
+            asks = (lambda f: ask_batch(f)(), lambda f: ask_one(f)(), statistics)
+            threads = [threading.Thread(target=use, args=(ask,)) for ask in asks]
+            for thread in threads:
+                thread.start()
+            ready.wait()
+            f.close()
+            for thread in threads:
+                thread.join()
+            assert [error for error in errors if "closed" not in error] == []
+    with dlbf.open_filter(tmp_path / "f") as f:
+        assert f.contains_many(STAY).all()
+
+
+def test_close_beside_writers_leaves_a_whole_file(tmp_path):
+    for maker in (MAKERS["counting-4"], MAKERS["cuckoo"]):
+        f = maker()
+        f.update(STAY)
+        f.save(tmp_path / "f")
+        for _ in range(10):
+            f = dlbf.open_filter(tmp_path / "f", "r+")
+
+            errors = []
+
+            def change(go, errors=errors):
+                try:
+                    while True:
+                        go()
+                except ValueError as failure:
+                    errors.append(str(failure))
+
+            threads = [threading.Thread(target=change, args=(come_and_go(f, batch),)) for batch in (True, False)]
+            for thread in threads:
+                thread.start()
+            f.close()
+            for thread in threads:
+                thread.join()
+            assert errors == ["this filter is closed"] * 2
+            with dlbf.open_filter(tmp_path / "f", "r+") as f:  # r+ compares every sum
+                assert f.contains_many(STAY).all()
+                f.clear()
+                f.update(STAY)
+
+
+def test_lazily_checked_map_asked_by_many_threads(tmp_path):
+    f = dlbf.CuckooFilter(200_000)
+    keys = url_keys(200_000, seed=23)
+    f.update(keys)
+    f.save(tmp_path / "f")
+    for _ in range(5):
+        with dlbf.open_filter(tmp_path / "f") as mapped:
+            answers = []
+
+            def ask(part, mapped=mapped, answers=answers):
+                answers.append(mapped.contains_many(part).all() and all(key in mapped for key in part[::50]))
+
+            threads = [threading.Thread(target=ask, args=(keys[i::4],)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert answers == [True] * 4
