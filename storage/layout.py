@@ -1,0 +1,282 @@
+r"""What a store looks like on disk: LMDB databases, their keys and records, and which writes share a transaction.
+
+A store is a directory: ``data.mdb`` and ``lock.mdb`` (one LMDB environment, everything below is in it) and
+``secret.key`` (16 bytes, mode 0600, absent when the caller keeps the secret).
+
+::
+
+    database   key                              value
+    data       the key, 1 .. 494 bytes          the user's value, as it is
+               first 495 bytes of a longer key  node number (u64, little-endian): the rest is in ``long``
+    long       node number (u64, big-endian)    see below: rests of long keys, and the empty key
+               + up to 480 bytes of the key
+    filter     generation, piece (u64, u32,     one piece of the checkpoint: 65,520 bytes, the last one fewer
+               big-endian)
+    journal    transaction id (u64, big-endian) record of that transaction
+    meta       b"store"                         what this is: version, target rate, creation
+               b"checkpoint"                    which filter, complete for which transaction
+               b"long"                          number of nodes in use
+    model      reserved for learned generations (compiled model, provenance)
+    misses     reserved for sampled absent keys
+
+Integers in values are little-endian; integers in keys are big-endian, so that LMDB's order is theirs.
+
+**data** holds what the user stored and nothing else: any LMDB program can read it, and no damage to the filter
+touches it.
+
+**long.**  LMDB keys end at 511 bytes.  A key of 495 bytes or more is cut into 495 bytes (a record in ``data``, whose
+value is
+the number of a node) and rests of 480 bytes (records in ``long``: node number + rest, whose value is the next node's
+number).
+A rest of fewer than 480 bytes ends the key; its record holds the user's value.  No key of 494 bytes or fewer can be
+taken for the beginning of a longer one, equal beginnings share nodes, and LMDB's order of the pieces is the
+order of the keys.  Node 0
+holds the empty key, which LMDB does not allow.  The number of keys is
+``entries(data) + entries(long) - nodes in use``.
+
+**filter.**  The pieces, joined, are a filter object in the format of :mod:`dlbf.format`: a header, the payload, and
+sums
+over every 16 KiB, which between them cover every bit.  A piece is 16 LMDB pages less the page header, so it wastes
+none.
+
+**journal.**  Every transaction of ours writes exactly one record, and its key is LMDB's own transaction id.  So the
+records
+since the checkpoint have no gap; a gap means that somebody else has written (LMDB counts their transaction, nobody
+wrote a
+record).
+
+::
+
+    record:  offset  width  type  field
+                  0      8  u64   XXH3-64 of everything behind it
+                  8      8  u64   transaction id
+                 16      8  u64   generation of the filter the operations are for: the transaction that brought it
+                 24      8  u64   flags: 1 = operations left out (they are in the checkpoint of this transaction),
+                                  2 = some key was removed; other bits zero
+                 32      8  u64   number of operations
+                 40      -        operations: LEB128 of 2 * len(key) + (1 if removed), then the key
+
+    checkpoint:   0      8  u64   XXH3-64 of everything behind it
+                  8      8  u64   version of this record, now 1
+                 16      8  u64   state: 1 = complete, 2 = not to be used (reason follows)
+                 24      8  u64   generation
+                 32      8  u64   transaction id it is complete for
+                 40      8  u64   newest transaction that removed a key
+                 48      8  u64   transaction id of the checkpoint before it
+                 56      8  u64   bytes of the filter object
+                 64      8  u64   XXH3-64 of the XXH3-64 sums of the pieces
+                 72      -  utf8  reason
+
+    store:        0      8  u64   XXH3-64 of everything behind it
+                  8      8  u64   version of the layout, now 1
+                 16      8  f64   target false-positive rate
+                 24      8  u64   time of creation, seconds since 1970
+                 32      8  u64   flags: 1 = secret kept by the caller, 2 = no secret (XXH3-64)
+
+    long:         0      8  u64   XXH3-64 of everything behind it
+                  8      8  u64   nodes in use
+
+**One transaction** holds: the user's changes of ``data`` and ``long``, the counters of ``long`` if they changed, and
+the journal
+record; nothing else.  A checkpoint's pieces, its record in ``meta``, the trimming of the journal and the user's
+changes that
+made it due, if any, are one transaction too; so is the switch to another generation.  Either all of it is there after
+a crash or none.
+
+**Trimming** leaves the records since the checkpoint before the last, so that a process that is a little behind replays
+instead of loading the whole filter again.
+
+**Versions.**  The version in ``store`` is raised when an old reader would misread ``data`` or ``long``; such a store
+is refused.  The
+version in ``checkpoint`` is raised when only filter or journal change; an older dlbf then reads and writes the data
+without the
+filter, and its writes show as a gap to a newer one.
+"""
+
+import struct
+import time
+from dataclasses import dataclass
+
+from dlbf.errors import ChecksumError, FormatError, VersionError
+from dlbf.kernels.hashing import checksum64
+
+__all__ = [
+    "DATABASES",
+    "FLAG_OMITTED",
+    "FLAG_REMOVED",
+    "PIECE_BYTES",
+    "PLAIN_KEY_BYTES",
+    "SECRET_FILE",
+    "Checkpoint",
+    "LongState",
+    "StoreInfo",
+    "journal_key",
+    "piece_key",
+]
+
+DATABASES = ("data", "long", "filter", "journal", "meta", "model", "misses")
+SECRET_FILE = "secret.key"
+
+LAYOUT_VERSION = 1
+CHECKPOINT_VERSION = 1
+
+PIECE_BYTES = 16 * 4096 - 16
+PLAIN_KEY_BYTES = 494
+HEAD_PART_BYTES = PLAIN_KEY_BYTES + 1
+PART_BYTES = 480
+
+STORE_KEY = b"store"
+CHECKPOINT_KEY = b"checkpoint"
+LONG_KEY = b"long"
+
+FLAG_OMITTED = 1
+FLAG_REMOVED = 2
+
+STATE_COMPLETE = 1
+STATE_BROKEN = 2
+
+STORE_SECRET_ELSEWHERE = 1
+STORE_UNKEYED = 2
+
+# LMDB's meta pages: after the page header of 16 bytes come magic, version, address and map size, then two database
+# records of 48 bytes (the first starts with the page size), the last page's number and the transaction id.
+META_MAGIC = 0xBEEFC0DE
+META_VERSION = 1
+META_MAGIC_OFFSET = 16
+META_PAGE_SIZE_OFFSET = 40
+META_TXN_ID_OFFSET = 144
+
+
+def journal_key(txn_id: int) -> bytes:
+    """The key of a transaction's journal record."""
+    return txn_id.to_bytes(8, "big")
+
+
+def piece_key(generation: int, index: int) -> bytes:
+    """The key of a piece of a checkpoint."""
+    return struct.pack(">QI", generation, index)
+
+
+def node_key(node: int, part: bytes) -> bytes:
+    """The key of a record in ``long``."""
+    return node.to_bytes(8, "big") + part
+
+
+def _sealed(body: bytes) -> bytes:
+    return checksum64(body).to_bytes(8, "little") + body
+
+
+def _opened(record: bytes, least: int, name: str) -> bytes:
+    if len(record) < 8 + least:
+        raise FormatError(f"record {name!r} in meta: expected at least {8 + least} bytes, found {len(record)}")
+    body = record[8:]
+    if checksum64(body).to_bytes(8, "little") != record[:8]:
+        raise ChecksumError(f"record {name!r} in meta does not match its checksum")
+    return body
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """The ``store`` record."""
+
+    fpr: float
+    created: int
+    secret_elsewhere: bool = False
+    keyed: bool = True
+
+    FORMAT = struct.Struct("<QdQQ")
+
+    @classmethod
+    def new(cls, fpr: float, secret_elsewhere: bool, keyed: bool) -> "StoreInfo":
+        """The record of a store that is being created."""
+        return cls(fpr, int(time.time()), secret_elsewhere, keyed)
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        flags = self.secret_elsewhere * STORE_SECRET_ELSEWHERE | (not self.keyed) * STORE_UNKEYED
+        return _sealed(self.FORMAT.pack(LAYOUT_VERSION, self.fpr, self.created, flags))
+
+    @classmethod
+    def unpack(cls, record: bytes) -> "StoreInfo":
+        """From bytes, checked."""
+        body = _opened(record, cls.FORMAT.size, "store")
+        version, fpr, created, flags = cls.FORMAT.unpack_from(body)
+        if (
+            version != LAYOUT_VERSION
+            or flags & ~(STORE_SECRET_ELSEWHERE | STORE_UNKEYED)
+            or len(body) != cls.FORMAT.size
+        ):
+            raise VersionError(
+                f"store layout version {version} found, this dlbf reads {LAYOUT_VERSION}; open it with a newer dlbf"
+            )
+        return cls(fpr, created, bool(flags & STORE_SECRET_ELSEWHERE), not flags & STORE_UNKEYED)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The ``checkpoint`` record."""
+
+    generation: int
+    txn_id: int
+    removed: int
+    previous: int
+    n_bytes: int
+    sums: int
+    state: int = STATE_COMPLETE
+    reason: str = ""
+
+    FORMAT = struct.Struct("<8Q")
+
+    @property
+    def n_pieces(self) -> int:
+        """Number of pieces in ``filter``."""
+        return -(-self.n_bytes // PIECE_BYTES)
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return _sealed(
+            self.FORMAT.pack(
+                CHECKPOINT_VERSION,
+                self.state,
+                self.generation,
+                self.txn_id,
+                self.removed,
+                self.previous,
+                self.n_bytes,
+                self.sums,
+            )
+            + self.reason.encode()
+        )
+
+    @classmethod
+    def unpack(cls, record: bytes) -> "Checkpoint":
+        """From bytes, checked."""
+        body = _opened(record, cls.FORMAT.size, "checkpoint")
+        version, state, generation, txn_id, removed, previous, n_bytes, sums = cls.FORMAT.unpack_from(body)
+        if version != CHECKPOINT_VERSION or state not in (STATE_COMPLETE, STATE_BROKEN):
+            raise VersionError(
+                f"checkpoint version {version}, state {state} found, this dlbf knows version {CHECKPOINT_VERSION}; "
+                "open the store with a newer dlbf"
+            )
+        reason = body[cls.FORMAT.size :].decode(errors="replace")
+        return cls(generation, txn_id, removed, previous, n_bytes, sums, state, reason)
+
+
+@dataclass(frozen=True)
+class LongState:
+    """The ``long`` record: how many nodes are in use."""
+
+    n_nodes: int = 0
+
+    FORMAT = struct.Struct("<Q")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return _sealed(self.FORMAT.pack(self.n_nodes))
+
+    @classmethod
+    def unpack(cls, record: bytes | None) -> "LongState":
+        """From bytes, checked; a store without long keys has no record."""
+        if record is None:
+            return cls()
+        return cls(*cls.FORMAT.unpack_from(_opened(record, cls.FORMAT.size, "long")))

@@ -1,0 +1,280 @@
+"""This process's copy of the filter: loaded from a checkpoint, kept current by replaying the journal.
+
+A replica is either complete for one transaction (``applied``) or unusable, with a reason.  Nothing in between is ever
+visible: it is taken out of the read path before it changes, and an exception in the middle of a change drops it.
+"""
+
+import logging
+from typing import Any
+
+import lmdb
+
+from dlbf.errors import ChecksumError, DlbfError, FilterFullError, FormatError, StoreError, VersionError
+from dlbf.kernels.hashing import checksum64, checksum64_chunks
+from dlbf.kernels.readpath import apply_record, read_record, release_pages
+from dlbf.storage import generations, steps
+from dlbf.storage.layout import (
+    CHECKPOINT_KEY,
+    FLAG_OMITTED,
+    FLAG_REMOVED,
+    PIECE_BYTES,
+    STATE_BROKEN,
+    Checkpoint,
+    journal_key,
+    piece_key,
+)
+from dlbf.storage.longkeys import Databases
+
+__all__ = ["DAMAGE", "FULL", "SECRET", "VERSION", "Replica", "Unusable", "delete_range", "read_checkpoint"]
+
+log = logging.getLogger("dlbf.storage")
+
+# A shorter journal is never worth a checkpoint.
+MIN_JOURNAL_BYTES = 128 * 1024
+
+
+# Why a filter cannot be used.  DAMAGE: nobody can, until it is rebuilt.  FULL: nobody can, until the next commit makes
+# a larger one.
+# SECRET: this process cannot.  VERSION: this version of dlbf cannot.
+DAMAGE, FULL, SECRET, VERSION = "damage", "full", "secret", "version"
+
+
+class Unusable(StoreError):
+    """The stored filter cannot be used."""
+
+    def __init__(self, reason: str, kind: str = DAMAGE) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+class Replica:
+    """See the module."""
+
+    def __init__(self, dbs: Databases, secret: bytes | None, where: str, quiet: bool = False) -> None:
+        self.dbs = dbs
+        self.secret = secret
+        self.where = where
+        self.quiet = quiet
+        self.filter: Any = None
+        self.applied = 0
+        self.removed = 0  # newest transaction that took a key out
+        self.generation = 0
+        self.checkpoint: Checkpoint | None = None
+        self.capacity = 0
+        self.grow_at = 0
+        self.shrink_at = 0
+        # Bytes of journal that make a checkpoint due: replaying them costs about as much as loading the filter.
+        self.journal_limit = MIN_JOURNAL_BYTES
+        self.journal_bytes = 0
+        self.sums = b""  # of the checkpoint's pieces
+        self.reason = ""
+        self.kind = ""
+        self._failed_record: bytes | None = None
+        self._warned = ""
+
+    # --- life
+
+    def drop(self) -> None:
+        """Forget the filter; the next catch-up loads it again."""
+        self.filter = None
+        self.applied = 0
+
+    def adopt(self, filter: Any, checkpoint: Checkpoint, sums: bytes) -> None:
+        """Go on with a filter that was just written as ``checkpoint``."""
+        self.filter = filter
+        self.capacity = generations.capacity_of(filter)
+        self.grow_at = generations.grow_at(self.capacity)
+        self.shrink_at = generations.shrink_at(self.capacity)
+        self.journal_limit = max(MIN_JOURNAL_BYTES, filter.nbytes)
+        self.applied = checkpoint.txn_id
+        self.removed = checkpoint.removed
+        self.generation = checkpoint.generation
+        self.checkpoint = checkpoint
+        self.journal_bytes = 0
+        self.sums = sums
+        self.reason = self.kind = ""
+        self._failed_record = None
+
+    def needs_successor(self) -> bool:
+        """Whether the filter is nearly full, or mostly empty."""
+        return self.filter is not None and not self.shrink_at <= len(self.filter) <= self.grow_at
+
+    # --- catching up
+
+    def catch_up(self, txn: Any, now: int) -> bool:
+        """Become complete for transaction ``now``, the one ``txn`` sees; False if that is impossible.
+
+        The caller holds the store's lock and has withdrawn the filter from the read path.
+        """
+        if self.filter is not None:
+            if self.applied >= now:
+                return True
+            try:
+                if self._replay(txn, now):
+                    return True
+            except (Unusable, lmdb.Error) as error:
+                self._fail(error, txn)
+                return False
+            except BaseException:
+                self.drop()
+                raise
+        try:
+            self._load(txn, now)
+            return True
+        except (Unusable, lmdb.Error) as error:
+            self._fail(error, txn)
+            return False
+        except BaseException:
+            self.drop()
+            raise
+
+    def _fail(self, error: "Unusable | lmdb.Error", txn: Any) -> None:
+        self.drop()
+        if isinstance(error, Unusable):
+            self.reason, self.kind = str(error), error.kind
+        else:
+            self.reason, self.kind = f"LMDB cannot read the filter or its journal ({error}); run rebuild()", DAMAGE
+        try:
+            self._failed_record = bytes(txn.get(CHECKPOINT_KEY, db=self.dbs.meta) or b"")
+        except lmdb.Error:
+            self._failed_record = None
+        if self._warned != self.reason and not self.quiet:
+            self._warned = self.reason
+            log.warning("%s: reading without the filter: %s", self.where, self.reason)
+
+    def _replay(self, txn: Any, now: int) -> bool:
+        """Replay the journal; False if loading the checkpoint is needed."""
+        while self.applied < now:
+            txn_id = self.applied + 1
+            record = txn.get(journal_key(txn_id), db=self.dbs.journal)
+            if record is None:
+                checkpoint = read_checkpoint(txn, self.dbs)
+                if checkpoint is not None and checkpoint.txn_id > self.applied:
+                    return False
+                raise Unusable(
+                    f"another program wrote to the environment (transaction {txn_id} of {now} has no journal record); "
+                    "run rebuild()"
+                )
+            try:
+                generation, flags, _ = read_record(record, txn_id)
+                if flags & ~(FLAG_OMITTED | FLAG_REMOVED):
+                    raise Unusable(f"journal record {txn_id} has unknown flags {flags:#x}; use a newer dlbf", VERSION)
+                if generation != self.generation or flags & FLAG_OMITTED:
+                    return False
+                apply_record(self.filter, record)
+            except FilterFullError:
+                raise Unusable(
+                    f"the filter is full at transaction {txn_id}; the next commit makes a larger one", FULL
+                ) from None
+            except Unusable:
+                raise
+            except (DlbfError, ValueError) as error:
+                raise Unusable(f"{error}; run rebuild()") from None
+            if flags & FLAG_REMOVED:
+                self.removed = txn_id
+            self.applied = txn_id
+            self.journal_bytes += len(record)
+        return True
+
+    def _load(self, txn: Any, now: int) -> None:
+        record = txn.get(CHECKPOINT_KEY, db=self.dbs.meta)
+        record = bytes(record) if record is not None else None
+        if self._failed_record is not None and (record or b"") == self._failed_record and self.reason:
+            # Nothing has been repaired since; do not read it all again.
+            raise Unusable(self.reason, self.kind)
+        try:
+            checkpoint = Checkpoint.unpack(record) if record is not None else None
+        except VersionError as error:
+            raise Unusable(str(error), VERSION) from None
+        except FormatError as error:
+            raise Unusable(f"{error}; run rebuild()") from None
+        if checkpoint is None:
+            raise Unusable("the filter's checkpoint is missing; run rebuild()")
+        if checkpoint.state == STATE_BROKEN:
+            raise Unusable(checkpoint.reason)
+        if checkpoint.txn_id > now:
+            raise Unusable(
+                f"the filter is of transaction {checkpoint.txn_id}, the data of {now} "
+                "(a compacted or partly restored copy?); run rebuild()"
+            )
+        filter, sums = self._read_filter(txn, checkpoint)
+        self.adopt(filter, checkpoint, sums)
+        if not self._replay(txn, now):
+            raise Unusable("the journal does not continue the checkpoint; run rebuild()")
+
+    def _read_filter(self, txn: Any, checkpoint: Checkpoint) -> tuple[Any, bytes]:
+        where = f"{self.where}: filter of generation {checkpoint.generation}"
+        stat = txn.stat(self.dbs.filter)
+        if not 0 < checkpoint.n_pieces <= stat["entries"]:
+            raise Unusable(f"{where}: {checkpoint.n_pieces} pieces expected, {stat['entries']} found; run rebuild()")
+        pieces = []
+        for i in range(checkpoint.n_pieces):
+            piece = txn.get(piece_key(checkpoint.generation, i), db=self.dbs.filter)
+            expected = min(PIECE_BYTES, checkpoint.n_bytes - i * PIECE_BYTES)
+            if piece is None or len(piece) != expected:
+                found = "nothing" if piece is None else f"{len(piece)} bytes"
+                raise Unusable(f"{where}: piece {i}: {expected} bytes expected, {found} found; run rebuild()")
+            pieces.append(piece)
+        # The only copy: out of the map into the buffer that the filter will use.
+        blob = bytearray().join(pieces)
+        for piece in pieces:
+            if isinstance(piece, memoryview):
+                release_pages(piece)
+        del pieces, piece
+        sums = checksum64_chunks(blob, PIECE_BYTES)
+        if checksum64(sums) != checkpoint.sums:
+            raise Unusable(f"{where}: the pieces do not match their checksum; run rebuild()")
+        try:
+            return generations.load(blob, self.secret, where), sums
+        except VersionError as error:
+            raise Unusable(str(error), VERSION) from None
+        except (FormatError, ChecksumError) as error:
+            raise Unusable(f"{error}; run rebuild()") from None
+        except ValueError as error:
+            raise Unusable(f"{error} (or run rebuild() to make a new filter with a new secret)", SECRET) from None
+
+    # --- writing
+
+    def write_checkpoint(
+        self, txn: Any, filter: Any, txn_id: int, generation: int, removed: int
+    ) -> tuple[Checkpoint, bytes]:
+        """Write ``filter`` as the checkpoint of the transaction that ``txn`` is; trims the journal."""
+        blob = filter.to_bytes()
+        sums = checksum64_chunks(blob, PIECE_BYTES)
+        view = memoryview(blob)
+        same = generation == self.generation and self.checkpoint is not None and self.checkpoint.n_bytes == len(blob)
+        if not same:
+            # A new generation is loaded, not replayed to.  Emptying the databases also rids them of any damage: records
+            # under wrong keys could not be found one by one.
+            txn.drop(self.dbs.filter, delete=False)
+            txn.drop(self.dbs.journal, delete=False)
+        for i in range(-(-len(blob) // PIECE_BYTES)):
+            if not same or sums[8 * i : 8 * i + 8] != self.sums[8 * i : 8 * i + 8]:
+                txn.put(piece_key(generation, i), view[i * PIECE_BYTES : (i + 1) * PIECE_BYTES], db=self.dbs.filter)
+                steps.reached("checkpoint-piece-written")
+        previous = self.checkpoint.txn_id if self.checkpoint is not None else txn_id
+        checkpoint = Checkpoint(generation, txn_id, removed, previous, len(blob), checksum64(sums))
+        txn.put(CHECKPOINT_KEY, checkpoint.pack(), db=self.dbs.meta)
+        steps.reached("checkpoint-record-written")
+        if same:
+            delete_range(txn, self.dbs.journal, b"", journal_key(previous))
+        steps.reached("journal-trimmed")
+        return checkpoint, sums
+
+
+def read_checkpoint(txn: Any, dbs: Databases) -> Checkpoint | None:
+    """The checkpoint record, None if there is none that can be read."""
+    record = txn.get(CHECKPOINT_KEY, db=dbs.meta)
+    try:
+        return Checkpoint.unpack(bytes(record)) if record is not None else None
+    except FormatError:
+        return None
+
+
+def delete_range(txn: Any, db: Any, start: bytes, stop: bytes | None) -> None:
+    """Delete the records of a database from ``start`` on, before ``stop``."""
+    cursor = txn.cursor(db)
+    found = cursor.set_range(start) if start else cursor.first()
+    while found and (stop is None or cursor.key() < stop):
+        found = cursor.delete() and bool(cursor.key())
+    cursor.close()

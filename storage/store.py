@@ -1,0 +1,1183 @@
+"""A dict-like LMDB store with a filter in its read path.
+
+How the parts fit together:
+
+* :mod:`dlbf.storage.layout`: what is on disk, and which writes share a transaction;
+* :mod:`dlbf.kernels.readpath`: the compiled read of absent keys;
+* :mod:`dlbf.storage.replica`: this process's copy of the filter;
+* :mod:`dlbf.storage.build`: the next generation, made while everything goes on;
+* :mod:`dlbf.storage.transactions`: write transactions and snapshots.
+
+Locks, in the order they are taken: ``_write_lock`` (one write transaction in this process; LMDB's own lock is one in
+all processes), then ``_lock`` (the replica).  Readers take neither: if the replica is being changed they read the data.
+"""
+
+import contextlib
+import logging
+import mmap
+import os
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import lmdb
+
+from dlbf.errors import FilterFullError, FormatError, StoreError, VersionError
+from dlbf.kernels.keys import read_keys
+from dlbf.kernels.readpath import OperationLog, ReadPath, apply_record
+from dlbf.storage import generations, steps
+from dlbf.storage.build import Builder, fill
+from dlbf.storage.layout import (
+    CHECKPOINT_KEY,
+    DATABASES,
+    FLAG_OMITTED,
+    FLAG_REMOVED,
+    LONG_KEY,
+    META_MAGIC,
+    META_MAGIC_OFFSET,
+    META_PAGE_SIZE_OFFSET,
+    META_TXN_ID_OFFSET,
+    META_VERSION,
+    PLAIN_KEY_BYTES,
+    SECRET_FILE,
+    STATE_BROKEN,
+    STORE_KEY,
+    Checkpoint,
+    StoreInfo,
+    journal_key,
+)
+from dlbf.storage.longkeys import Databases, count_keys, get_long, is_plain, long_state, scan
+from dlbf.storage.replica import FULL, SECRET, VERSION, Replica, delete_range, read_checkpoint
+from dlbf.storage.report import Stats, Verification
+from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
+from dlbf.storage.verify import check_meta, verify
+
+__all__ = ["Store"]
+
+log = logging.getLogger("dlbf.storage")
+
+SECRET_BYTES = 16
+DEFAULT_FPR = 0.01
+# Address space, not memory or disk: a map this large never has to grow.  Where that much is not to be had, less is
+# taken.
+DEFAULT_MAP_BYTES = 1 << 40
+LEAST_MAP_BYTES = 1 << 20
+# A transaction keeps its changes for a second try when the map has less room than this.
+ROOMY_MAP_BYTES = 1 << 36
+RESIZE_PATIENCE_SECONDS = 30.0
+# Read transactions that py-lmdb keeps for reuse: beginning a new one takes a lock that all processes share.
+SPARE_TXNS = 1
+# How long, at most twice, a read transaction is kept open for the next read.
+KEEP_SECONDS = 0.02
+SYNC_MODES = {
+    "full": {"sync": True, "metasync": True},
+    "data": {"sync": True, "metasync": False},
+    "none": {"sync": False, "metasync": False},
+}
+# Keys that the next generation's builder passes per key changed: it is done before a tenth of the capacity has arrived.
+BUILD_KEYS_PER_OPERATION = 24
+BUILD_KEYS_PER_STEP = 8192
+# Records that a store without a usable filter keeps for a rebuild to catch up with.
+BROKEN_JOURNAL_RECORDS = 4096
+BROKEN_RECORD_BYTES = 1 << 20
+
+
+def sweep(reference: "weakref.ref[Store]", wake: threading.Event) -> None:
+    """End read transactions that are kept open and not used; sleeps while there are none."""
+    while True:
+        wake.wait()
+        wake.clear()
+        while True:
+            time.sleep(KEEP_SECONDS)
+            store = reference()
+            if store is None or store._env is None:
+                return
+            if not store._sweep():
+                break
+            del store
+        del store
+
+
+class Store(ReadPath, MutableMapping[bytes, bytes]):
+    """A mapping of bytes to bytes in an LMDB environment; reads of absent keys do not touch the data.
+
+    Parameters
+    ----------
+    path : path
+        A directory; it is created if it does not exist.
+    fpr : float, optional
+        Target false-positive rate of the filter, 0.01 for a new store.  An existing store keeps its own until
+        ``rebuild(fpr=...)``.
+    readonly : bool
+        Open an existing store for reading.
+    sync : {"full", "data", "none"}
+        What a commit waits for.  "full": everything is on disk.  "data": the last commit may be lost in a power
+        failure,
+        the store stays whole.  "none": a power failure may damage the store; a killed process may not.
+    secret : bytes, optional
+        16 bytes for the keyed hash.  By default a random secret is kept in the file ``secret.key`` in the
+        directory, readable by the owner only; a secret given here is not written anywhere.
+    keyed : bool
+        False for a new store whose filter anybody can compute (a little faster).
+    map_size : int, optional
+        Bytes of address space to start with; it grows by itself.
+    max_readers : int
+        Processes and threads that may read at once.
+    create : bool
+        False: an error if there is no store.
+
+    Raises
+    ------
+    StoreError
+        If the directory holds something else, or the store is open in this process already.
+    VersionError
+        If the store's data was written by a newer dlbf.
+
+    Notes
+    -----
+    *Guarantee*: a committed key is never reported absent.  If the filter cannot be used, whatever the reason, every
+    read goes to the data;
+    ``stats().state`` says so, and one warning is logged.
+
+    *Threads* may share a store.  *Processes* each open their own, any number; one of them writes at a time and the
+    others wait.  After
+    ``fork`` a child cannot use it, nor open the same store again: open after the fork in both, or start processes with
+    ``spawn``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with Store(folder.name + "/store", fpr=0.01) as s:
+    ...     s[b"apple"] = b"red"
+    ...     with s.write() as txn:
+    ...         new = txn.put(b"banana", b"yellow"), txn.put(b"apple", b"green")
+    ...     s.get(b"apple"), s.get(b"cherry"), new, list(s.items(prefix=b"b"))
+    (b'green', None, (True, False), [(b'banana', b'yellow')])
+    >>> with Store(folder.name + "/store", readonly=True) as s:
+    ...     len(s), s.verify().ok, s.stats().state
+    (2, True, 'filtering')
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fpr: float | None = None,
+        *,
+        readonly: bool = False,
+        sync: str = "full",
+        secret: bytes | None = None,
+        keyed: bool = True,
+        map_size: int | None = None,
+        max_readers: int = 254,
+        create: bool = True,
+    ) -> None:
+        if sync not in SYNC_MODES:
+            raise ValueError(f"sync must be one of {', '.join(SYNC_MODES)}, found {sync!r}")
+        if secret is not None and len(secret) != SECRET_BYTES:
+            raise ValueError(f"secret must be {SECRET_BYTES} bytes, found {len(secret)}")
+        if fpr is not None and not 0 < fpr < 1:
+            raise ValueError(f"fpr must be between 0 and 1, found {fpr!r}")
+        if secret is not None and not keyed:
+            raise ValueError("pass either secret= or keyed=False, not both")
+        self.path = Path(path)
+        self.readonly = readonly
+        self._env: Any = None
+        self._meta_map: mmap.mmap | None = None
+        self._lock = threading.RLock()
+        self._write_lock = threading.Lock()
+        self._build_lock = threading.Lock()
+        self._writer = 0
+        self._builder: Builder | None = None
+        self._builder_generation = 0
+        self._dead_word = -1
+        self._roomy = 0
+        self._wake = threading.Event()
+        self._sweeper: threading.Thread | None = None
+        if (readonly or not create) and not (self.path / "data.mdb").exists():
+            raise StoreError(f"{self.path}: there is no store; expected a directory with data.mdb. Check the path")
+        self._env = self._open_environment(map_size, max_readers, SYNC_MODES[sync])
+        try:
+            self._open(fpr, secret, keyed)
+        except BaseException:
+            self._close()
+            raise
+
+    # --- opening
+
+    def _open_environment(self, map_size: int | None, max_readers: int, modes: Mapping[str, bool]) -> Any:
+        size = max(map_size or DEFAULT_MAP_BYTES, LEAST_MAP_BYTES)
+        while True:
+            try:
+                return lmdb.open(
+                    str(self.path),
+                    map_size=size,
+                    max_dbs=len(DATABASES) + 1,
+                    max_readers=max_readers,
+                    max_spare_txns=SPARE_TXNS,
+                    readonly=self.readonly,
+                    create=not self.readonly,
+                    readahead=False,
+                    **modes,
+                )
+            except (lmdb.MemoryError, MemoryError):
+                if map_size is not None or size <= LEAST_MAP_BYTES:
+                    raise
+                size //= 4
+            except lmdb.Error as error:
+                if "already open" in str(error):
+                    raise StoreError(
+                        f"{self.path}: already open in this process, or in the one it was forked from; share that "
+                        "Store between threads, close it first, or start processes with spawn"
+                    ) from error
+                if isinstance(error, lmdb.InvalidError):
+                    raise StoreError(
+                        f"{self.path}: data.mdb is not an LMDB file ({error}); restore a backup"
+                    ) from error
+                if "Cannot allocate" in str(error) and map_size is None and size > LEAST_MAP_BYTES:
+                    size //= 4
+                    continue
+                raise StoreError(f"{self.path}: LMDB cannot open it: {error}") from error
+
+    def _open(self, fpr: float | None, secret: bytes | None, keyed: bool) -> None:
+        env = self._env
+        self._page_bytes = env.stat()["psize"]
+        with contextlib.suppress(lmdb.Error):
+            env.reader_check()
+        dbs = self._dbs = self._open_databases(DEFAULT_FPR if fpr is None else fpr, secret, keyed)
+        with env.begin() as txn:
+            record = txn.get(STORE_KEY, db=dbs.meta)
+        try:
+            if record is None:
+                raise FormatError("record 'store' in meta is missing")
+            self._info = StoreInfo.unpack(record)
+        except VersionError:
+            raise
+        except FormatError:
+            # Everything in it can be guessed; verify() tells, rebuild() repairs.
+            self._info = StoreInfo(fpr or DEFAULT_FPR, 0, secret is not None, keyed)
+        if fpr is not None and abs(fpr - self._info.fpr) > 1e-12:
+            log.warning(
+                "%s: opened with fpr=%g, but the store was made for %g and keeps it; change it with rebuild(fpr=%g)",
+                self.path,
+                fpr,
+                self._info.fpr,
+                fpr,
+            )
+        self._secret = self._find_secret(secret) if self._info.keyed else None
+        self._replica = Replica(dbs, self._secret, str(self.path))
+        self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, PLAIN_KEY_BYTES)
+        self._keep_live(True)
+        # The filter is loaded when it is first needed: a process that only wants a few present keys never pays for it.
+        self._watch_meta_pages()
+
+    def _open_databases(self, fpr: float, secret: bytes | None, keyed: bool) -> Databases:
+        """The handles of the databases; a new store is made in one transaction.
+
+        py-lmdb gives out lasting handles only in a write transaction (or in an environment that is read-only), so
+        opening for
+        writing waits for the current writer.
+        """
+        env = self._env
+        if self.readonly:
+            try:
+                return Databases(*(env.open_db(name.encode(), create=False) for name in DATABASES))
+            except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError) as error:
+                raise StoreError(
+                    f"{self.path}: an LMDB environment, but not a store ({error}); check the path"
+                ) from error
+        with env.begin(write=True) as txn:
+            is_new = txn.stat()["entries"] == 0
+            try:
+                handles = Databases(*(env.open_db(name.encode(), txn=txn, create=is_new) for name in DATABASES))
+            except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
+                raise StoreError(
+                    f"{self.path}: an LMDB environment of another program ({error}); choose another directory"
+                ) from error
+            if is_new:
+                self._create(txn, handles, fpr, secret, keyed)
+        return handles
+
+    def _create(self, txn: Any, dbs: Databases, fpr: float, secret: bytes | None, keyed: bool) -> None:
+        """Write what a new store has."""
+        info = StoreInfo.new(fpr, secret is not None, keyed)
+        if keyed and secret is None:
+            secret = self._make_secret()
+        filter = generations.new_filter("auto", 0, fpr, secret)
+        number = txn.id()
+        Replica(dbs, secret, str(self.path)).write_checkpoint(txn, filter, number, number, 0)
+        txn.put(journal_key(number), OperationLog().record(number, number, FLAG_OMITTED), db=dbs.journal)
+        txn.put(STORE_KEY, info.pack(), db=dbs.meta)
+
+    def _make_secret(self) -> bytes:
+        """A new secret in its file; the one that is there if there is one."""
+        path = self.path / SECRET_FILE
+        secret = os.urandom(SECRET_BYTES)
+        temporary = path.with_name(f".{SECRET_FILE}.{os.getpid()}.{time.monotonic_ns()}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secret)
+                file.flush()
+                os.fsync(file.fileno())
+            # A link fails if there is a secret already, and a reader never sees half of one.
+            os.link(temporary, path)
+        except FileExistsError:
+            found = self._read_secret()
+            if found is None:
+                raise StoreError(
+                    f"{path}: expected {SECRET_BYTES} bytes, found another size; restore or remove it"
+                ) from None
+            secret = found
+        finally:
+            temporary.unlink()
+        return secret
+
+    def _read_secret(self) -> bytes | None:
+        try:
+            secret = (self.path / SECRET_FILE).read_bytes()
+        except OSError:
+            return None
+        return secret if len(secret) == SECRET_BYTES else None
+
+    def _find_secret(self, secret: bytes | None) -> bytes | None:
+        return bytes(secret) if secret is not None else self._read_secret()
+
+    def _watch_meta_pages(self) -> None:
+        """Map LMDB's meta pages and make sure that the transaction ids are where they should be."""
+        path = self.path / "data.mdb"
+        psize = self._page_bytes
+        try:
+            # Not the lock file: closing any descriptor of that would drop LMDB's locks.
+            with path.open("rb") as file:
+                meta_map = mmap.mmap(file.fileno(), 2 * psize, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            log.warning("%s: reading without the filter: the meta pages cannot be mapped (%s)", self.path, error)
+            return
+        # The id may rise between two looks; a layout that is not understood stays wrong.
+        for _ in range(10):
+            before = self._env.info()["last_txnid"]
+            ids = [struct.unpack_from("=Q", meta_map, page * psize + META_TXN_ID_OFFSET)[0] for page in (0, 1)]
+            after = self._env.info()["last_txnid"]
+            heads = [struct.unpack_from("=II", meta_map, page * psize + META_MAGIC_OFFSET) for page in (0, 1)]
+            sizes = [struct.unpack_from("=I", meta_map, page * psize + META_PAGE_SIZE_OFFSET)[0] for page in (0, 1)]
+            understood = heads == [(META_MAGIC, META_VERSION)] * 2 and sizes == [psize] * 2
+            if understood and before <= max(ids) <= after + 1:
+                self._meta_map = meta_map
+                self._attach_meta(meta_map, META_TXN_ID_OFFSET, psize + META_TXN_ID_OFFSET)
+                return
+        meta_map.close()
+        log.warning(
+            "%s: reading without the filter: LMDB's meta pages are not of the known layout (magic and version %s, "
+            "ids %s, "
+            "LMDB says %s); use py-lmdb with LMDB 0.9",
+            self.path,
+            heads,
+            ids,
+            after,
+        )
+
+    # --- closing
+
+    def close(self) -> None:
+        """Let go of the environment; a long journal is checkpointed first.  Closing twice is allowed."""
+        if self._env is None:
+            return
+        if self._was_forked():
+            # Not ours to close: it would free the parent's slots in LMDB's table of readers.
+            self._env = None
+            return
+        replica = self._replica
+        if not self.readonly and replica.filter is not None and replica.journal_bytes > 4096 and not self._writer:
+            with contextlib.suppress(lmdb.Error, StoreError):
+                self.checkpoint()
+        self._close()
+
+    def _close(self) -> None:
+        self._withdraw()
+        if self._env is not None and not self._was_forked():
+            self._keep_live(False)
+        self._wake.set()
+        env, self._env = self._env, None
+        self._detach_meta()
+        self._attach_reader(None, None, lmdb.MapResizedError, 0)
+        if self._meta_map is not None:
+            self._meta_map.close()
+            self._meta_map = None
+        if env is not None:
+            env.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        if self._env is None:
+            return f"<Store {str(self.path)!r}, closed>"
+        return f"<Store {str(self.path)!r}: {self.state}>"
+
+    def _check_process(self) -> None:
+        if self._env is None:
+            raise StoreError(f"{self.path}: this store is closed; open it again")
+        if self._was_forked():
+            raise StoreError(
+                f"{self.path}: opened before fork() and used in the child, which LMDB does not allow; "
+                "open it after the fork in both, or start the child with spawn"
+            )
+
+    # --- read transactions and the map
+
+    @contextlib.contextmanager
+    def _reading(self, buffers: bool = False) -> Iterator[Any]:
+        """A read transaction, counted so that the map does not move under it."""
+        self._check_process()
+        while not self._read_began():
+            time.sleep(0.0005)
+        txn = None
+        try:
+            while txn is None:
+                try:
+                    txn = self._env.begin(buffers=buffers)
+                except lmdb.MapResizedError:
+                    self._read_ended()
+                    try:
+                        self._adopt_map()
+                    finally:
+                        while not self._read_began():
+                            time.sleep(0.0005)
+                except lmdb.ReadersFullError:
+                    if not self._env.reader_check():
+                        raise StoreError(
+                            f"{self.path}: all {self._env.max_readers()} reader slots are in use; close snapshots, "
+                            "or open the store with a larger max_readers"
+                        ) from None
+            yield txn
+        finally:
+            if txn is not None and self._env is not None and not self._was_forked():
+                txn.abort()
+            self._read_ended()
+
+    def _start_sweeping(self) -> None:
+        """A read has left its transaction open: see that it is not for long."""
+        if self._sweeper is None:
+            self._sweeper = threading.Thread(
+                target=sweep, args=(weakref.ref(self), self._wake), name="dlbf-sweeper", daemon=True
+            )
+            self._sweeper.start()
+        self._wake.set()
+
+    def _adopt_map(self) -> None:
+        """Another process has made the map larger: follow."""
+        with self._write_lock:
+            self._resize(0)
+
+    def _resize(self, size: int) -> None:
+        """Move the map; the caller holds the write lock and has no transaction."""
+        self._hold_reads(True)
+        try:
+            end = time.monotonic() + RESIZE_PATIENCE_SECONDS
+            self._drop_live()
+            while self.n_reading:
+                if time.monotonic() > end:
+                    raise StoreError(
+                        f"{self.path}: the LMDB map must grow, but {self.n_reading} snapshots or iterators of this "
+                        f"process have been "
+                        f"open for {RESIZE_PATIENCE_SECONDS:.0f} s; close them, or open the store with a larger "
+                        f"map_size"
+                    )
+                time.sleep(0.0005)
+            self._env.set_mapsize(size)
+        finally:
+            self._hold_reads(False)
+
+    def _map_may_fill(self) -> bool:
+        if self._roomy:
+            # Nothing short of ROOMY_MAP_BYTES / 2 in so few transactions could change that.
+            self._roomy -= 1
+            return False
+        info = self._env.info()
+        free: int = info["map_size"] - (info["last_pgno"] + 1) * self._page_bytes
+        if free >= ROOMY_MAP_BYTES:
+            self._roomy = 1000
+        return free < ROOMY_MAP_BYTES
+
+    # --- the replica
+
+    def _refresh(self) -> bool:
+        """Bring the filter up to date; False if it cannot be used now."""
+        word = self._word()
+        if word is None or word == self._dead_word:
+            return False
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._is_current():
+                return True
+            with self._reading(buffers=True) as txn:
+                now = txn.id()
+                self._withdraw()
+                if self._replica.catch_up(txn, now):
+                    self._offer(self._replica.filter, self._replica.applied, self._replica.removed)
+                    return True
+                self._dead_word = now
+                return False
+        finally:
+            self._lock.release()
+
+    def _get_slow(self, key: Any, default: Any) -> Any:
+        self._check_process()
+        key = as_key(key)
+        self._count(lookups=1)
+        answer = self._ask(key)
+        if answer == 2 and self._refresh():
+            answer = self._ask(key)
+        if answer == 0:
+            self._count(filtered=1)
+            return default
+        return self._fetch_slow(key, default, answer == 1)
+
+    def _fetch_slow(self, key: bytes, default: Any, asked: bool) -> Any:
+        with self._reading() as txn:
+            value = txn.get(key, db=self._dbs.data) if is_plain(key) else get_long(txn, self._dbs, key)
+        if not asked:
+            self._count(unfiltered=1)
+        elif value is None:
+            self._count(false_positives=1)
+        return default if value is None else value
+
+    def _note_miss(self, key: bytes) -> None:
+        """A sampled absent key (see ``_sample_misses``)."""
+
+    # --- the mapping
+
+    def get_many(self, keys: Iterable[Key], default: Any = None) -> list[Any]:
+        """The values of many keys, ``default`` for those that are not there.
+
+        Parameters
+        ----------
+        keys : iterable of keys
+            Anything that the filters take as a batch.
+        default : object, optional
+
+        Returns
+        -------
+        list
+            One value per key, in their order, all of one moment.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, Store(folder) as s:
+        ...     s.update({b"a": b"1", b"b": b"2"})
+        ...     s.get_many([b"b", b"x", b"a"])
+        [b'2', None, b'1']
+        """
+        self._check_process()
+        wanted = read_keys(keys)
+        self._count(lookups=len(wanted))
+        maybe = self._ask_many(wanted)
+        out = [default] * len(wanted)
+        dbs = self._dbs
+        places = range(len(wanted)) if maybe is None else maybe.nonzero()[0].tolist()
+        found = 0
+        if places:
+            with self._reading() as txn:
+                for i in places:
+                    key = wanted[i]
+                    value = txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key)
+                    if value is not None:
+                        out[i] = value
+                        found += 1
+        if maybe is None:
+            self._count(unfiltered=len(wanted))
+        else:
+            self._count(filtered=len(wanted) - len(places), false_positives=len(places) - found)
+        return out
+
+    def _ask_many(self, keys: list[bytes]) -> Any:
+        """The filter's answers, None if it may not be asked."""
+        if not self._is_current() and not self._refresh():
+            return None
+        epoch = self.epoch
+        filter = self._filter() if self._is_current() else None
+        if filter is None:
+            return None
+        answers = filter.contains_many(keys)
+        if self.epoch == epoch:
+            return answers
+        # The filter changed while it was being asked; between two changes of one transaction it may have lacked a key.
+        with self._lock:
+            filter = self._filter() if self._is_current() else None
+            return None if filter is None else filter.contains_many(keys)
+
+    def __setitem__(self, key: Key, value: bytes) -> None:
+        txn = WriteTransaction(self)
+        try:
+            txn.put(key, value)
+            txn.commit()
+        finally:
+            txn.abort()
+
+    put = __setitem__
+
+    def __delitem__(self, key: Key) -> None:
+        with WriteTransaction(self) as txn:
+            if not txn.delete(key):
+                raise KeyError(key)
+
+    def delete(self, key: Key) -> bool:
+        """Delete a key; True if it was there."""
+        with WriteTransaction(self) as txn:
+            return txn.delete(key)
+
+    def update(self, other: Any = (), /, **more: bytes) -> None:
+        """Store many items, in one transaction."""
+        items = other.items() if isinstance(other, Mapping) else other
+        with WriteTransaction(self) as txn:
+            for key, value in items:
+                txn.put(key, value)
+            for name, value in more.items():
+                txn.put(name, value)
+
+    _MISSING = object()
+
+    def pop(self, key: Key, default: Any = _MISSING) -> Any:
+        """Delete a key and return its value."""
+        with WriteTransaction(self) as txn:
+            value = txn.get(key)
+            if value is not None:
+                txn.delete(key)
+                return value
+        if default is self._MISSING:
+            raise KeyError(key)
+        return default
+
+    def setdefault(self, key: Key, default: bytes = b"") -> bytes:
+        """The value of a key, which is stored first if it is not there."""
+        default = as_value(default)
+        with WriteTransaction(self) as txn:
+            value = txn.get(key)
+            if value is not None:
+                return bytes(value)
+            txn.put(key, default)
+        return default
+
+    def clear(self) -> None:
+        """Delete everything, in one transaction."""
+        with WriteTransaction(self) as txn:
+            for key in list(txn.keys()):
+                txn.delete(key)
+
+    def __len__(self) -> int:
+        with self._reading() as txn:
+            return count_keys(txn, self._dbs)
+
+    def items(  # type: ignore[override]
+        self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values in key order.
+
+        Parameters
+        ----------
+        prefix : key
+            Only keys that begin with it.
+        start, stop : key, optional
+            Only keys from ``start`` on, and before ``stop``.
+        reverse : bool
+            From the last to the first.
+
+        Returns
+        -------
+        iterator of (bytes, bytes)
+            Of the moment it was begun; the store may be changed meanwhile.  While it is not exhausted or closed, LMDB
+            keeps
+            old pages and the file grows with each write.
+        """
+        low = None if start is None else as_key(start)
+        high = None if stop is None else as_key(stop)
+        return self._items(as_key(prefix), low, high, reverse)
+
+    def _items(
+        self, prefix: bytes, start: bytes | None, stop: bytes | None, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        with self._reading() as txn:
+            yield from scan(txn, self._dbs, prefix, start, stop, reverse)
+
+    def keys(  # type: ignore[override]
+        self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
+    ) -> Iterator[bytes]:
+        """Keys in order; see :meth:`items`."""
+        return (key for key, _ in self.items(prefix, start, stop, reverse))
+
+    def values(  # type: ignore[override]
+        self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
+    ) -> Iterator[bytes]:
+        """Values in the order of their keys; see :meth:`items`."""
+        return (value for _, value in self.items(prefix, start, stop, reverse))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self.keys()
+
+    # --- transactions
+
+    def snapshot(self) -> Snapshot:
+        """The store as it is now, unchanged by what follows; close it soon (it is a context manager)."""
+        self._check_process()
+        return Snapshot(self)
+
+    def write(self) -> WriteTransaction:
+        """Begin a write transaction; a context manager that commits, or aborts on an exception.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, Store(folder) as s:
+        ...     with s.write() as txn:
+        ...         _ = txn.put(b"k", b"v")
+        ...         inside, outside = txn.get(b"k"), s.get(b"k")
+        ...     inside, outside, s.get(b"k")
+        (b'v', None, b'v')
+        """
+        return WriteTransaction(self)
+
+    def _begin_write(self) -> Any:
+        self._check_process()
+        if self.readonly:
+            raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
+        if self._writer == threading.get_ident():
+            raise StoreError("this thread has a write transaction already; use that one (txn.put, txn.delete, txn.get)")
+        self._write_lock.acquire()
+        try:
+            self._writer = threading.get_ident()
+            return self._begin_locked()
+        except BaseException:
+            self._writer = 0
+            self._write_lock.release()
+            raise
+
+    def _begin_locked(self) -> Any:
+        """Begin, with the write lock held; the replica is current then if it can be."""
+        self._drop_live()  # it will be of the past, and would keep pages from being used again
+        while True:
+            try:
+                txn = self._env.begin(None, None, True)
+                break
+            except lmdb.MapResizedError:
+                self._resize(0)
+        try:
+            now = txn.id() - 1
+            replica = self._replica
+            if replica.filter is None or replica.applied != now:
+                with self._lock:
+                    self._withdraw()
+                    if replica.catch_up(txn, now):
+                        self._offer(replica.filter, replica.applied, replica.removed)
+        except BaseException:
+            txn.abort()
+            raise
+        return txn
+
+    def _begin_write_again(self, txn: Any, number: int) -> Any:
+        """After a full map: abort, make it larger, begin again; nobody else may have written in between."""
+        txn.abort()
+        info = self._env.info()
+        self._resize(2 * info["map_size"])
+        log.info("%s: the map has grown to %d bytes", self.path, 2 * info["map_size"])
+        txn = self._begin_locked()
+        if txn.id() != number:
+            txn.abort()
+            raise StoreError(
+                "another process wrote while the LMDB map was being made larger; nothing of this transaction has "
+                "been stored. "
+                "Run it again"
+            )
+        return txn
+
+    def _end_write(self, txn: Any) -> None:
+        """The write transaction is over; if it was not committed it is undone."""
+        try:
+            if txn is not None and self._env is not None and not self._was_forked():
+                txn.abort()
+        finally:
+            self._writer = 0
+            self._write_lock.release()
+
+    def _commit(self, txn: Any, operations: OperationLog, dirty: bool) -> None:
+        """Commit the data and, with it, the journal record."""
+        if not dirty:
+            return
+        number = txn.id()
+        replica = self._replica
+        steps.reached("data-written")
+        if replica.filter is None:
+            if replica.kind == FULL:
+                with self._lock:
+                    self._commit_grown(txn, operations, number)
+            else:
+                self._commit_unfiltered(txn, operations, number)
+            return
+        flags = FLAG_REMOVED if operations.n_removed else 0
+        due = replica.journal_bytes + operations.nbytes > replica.journal_limit
+        if len(replica.filter) + operations.n_most > replica.capacity:
+            with self._lock:
+                self._commit_grown(txn, operations, number)
+        elif due:
+            with self._lock:
+                self._commit_checkpoint(txn, operations, number, flags)
+        else:
+            record = operations.record(number, replica.generation, flags)
+            if not txn.put(journal_key(number), record, True, True, True, self._dbs.journal):
+                # A damaged key behind ours: appending is refused, storing is not.
+                txn.put(journal_key(number), record, db=self._dbs.journal)
+            steps.reached("journal-written")
+            txn.commit()
+            steps.reached("commit-done")
+            if len(operations):
+                with self._lock:
+                    self._apply(record, number, flags)
+            else:
+                with self._lock:
+                    replica.applied = number
+                    replica.journal_bytes += len(record)
+                    self._offer(replica.filter, number, replica.removed)
+            steps.reached("filter-applied")
+
+    def _apply(self, record: bytes, number: int, flags: int) -> None:
+        """Apply our own commit, which has happened; a filter that cannot take it is dropped, not trusted."""
+        replica = self._replica
+        if replica.filter is None or replica.applied != number - 1:
+            return  # another thread has caught up already
+        self._withdraw()
+        try:
+            apply_record(replica.filter, record)
+        except FilterFullError:
+            replica.drop()
+            return
+        except BaseException:
+            replica.drop()
+            raise
+        replica.applied = number
+        replica.journal_bytes += len(record)
+        if flags & FLAG_REMOVED:
+            replica.removed = number
+        self._offer(replica.filter, number, replica.removed)
+
+    def _commit_checkpoint(self, txn: Any, operations: OperationLog, number: int, flags: int) -> None:
+        """Commit together with a checkpoint, which the journal's length has made due."""
+        replica = self._replica
+        record = operations.record(number, replica.generation, flags)
+        # Operations that take more room than the filter are left to the checkpoint.
+        omit = len(record) > replica.journal_limit
+        self._withdraw()
+        filter = replica.filter
+        replica.drop()  # until it is all done: the filter is ahead of the data now
+        try:
+            apply_record(filter, record)
+        except FilterFullError:
+            self._commit_grown(txn, operations, number)
+            return
+        removed = number if flags & FLAG_REMOVED else replica.removed
+        checkpoint, sums = replica.write_checkpoint(txn, filter, number, replica.generation, removed)
+        if omit:
+            record = operations.record(number, replica.generation, flags | FLAG_OMITTED, False)
+        txn.put(journal_key(number), record, db=self._dbs.journal)
+        steps.reached("journal-written")
+        txn.commit()
+        steps.reached("commit-done")
+        replica.adopt(filter, checkpoint, sums)
+        self._offer(filter, number, removed)
+
+    def _commit_grown(self, txn: Any, operations: OperationLog, number: int) -> None:
+        """Commit together with a larger filter, made from the data as this transaction leaves it."""
+        n_keys = count_keys(txn, self._dbs)
+        filter = generations.successor(self._replica.filter, n_keys, self._info.fpr, self._secret)
+        fill(txn, self._dbs, filter)
+        steps.reached("growth-scanned")
+        flags = FLAG_REMOVED if operations.n_removed else 0
+        self._write_generation(txn, operations, filter, number, flags)
+
+    def _write_generation(self, txn: Any, operations: OperationLog, filter: Any, number: int, flags: int) -> None:
+        """Make ``filter`` the next generation and commit."""
+        replica = self._replica
+        checkpoint, sums = replica.write_checkpoint(txn, filter, number, number, number)
+        txn.put(
+            journal_key(number), operations.record(number, number, flags | FLAG_OMITTED, False), db=self._dbs.journal
+        )
+        steps.reached("switch-written")
+        txn.commit()
+        steps.reached("switch-done")
+        self._withdraw()
+        self._builder = None
+        replica.adopt(filter, checkpoint, sums)
+        self._offer(filter, number, checkpoint.removed)
+
+    def _commit_unfiltered(self, txn: Any, operations: OperationLog, number: int) -> None:
+        """Commit in a store whose filter this process cannot use."""
+        replica = self._replica
+        if replica.kind != VERSION:
+            checkpoint = read_checkpoint(txn, self._dbs)
+            if replica.kind != SECRET and (checkpoint is None or checkpoint.state != STATE_BROKEN):
+                broken = Checkpoint(number, number, number, number, 0, 0, STATE_BROKEN, replica.reason)
+                txn.put(CHECKPOINT_KEY, broken.pack(), db=self._dbs.meta)
+                delete_range(txn, self._dbs.filter, b"", None)
+                checkpoint = broken
+                steps.reached("broken-marked")
+            if replica.kind != SECRET and number % 256 == 0:
+                delete_range(txn, self._dbs.journal, b"", journal_key(max(0, number - BROKEN_JOURNAL_RECORDS)))
+            generation = checkpoint.generation if checkpoint is not None else number
+            flags = FLAG_REMOVED if operations.n_removed else 0
+            omit = operations.nbytes > BROKEN_RECORD_BYTES and replica.kind != SECRET
+            record = operations.record(number, generation, flags | (FLAG_OMITTED if omit else 0), not omit)
+            txn.put(journal_key(number), record, db=self._dbs.journal)
+        steps.reached("journal-written")
+        txn.commit()
+        steps.reached("commit-done")
+
+    # --- growing and rebuilding
+
+    def _tend(self, n_operations: int) -> None:
+        """After a commit: a step of the next generation, if one is due."""
+        replica = self._replica
+        if self._builder is None and not replica.needs_successor():
+            return
+        if not self._build_lock.acquire(blocking=False):
+            return
+        try:
+            builder = self._builder
+            if builder is None or self._builder_generation != replica.generation:
+                self._builder = None
+                filter = replica.filter
+                if not replica.needs_successor():
+                    return
+                empty = generations.successor(filter, len(filter), self._info.fpr, self._secret)
+                builder = self._builder = Builder(self._dbs, empty)
+                self._builder_generation = self._replica.generation
+            try:
+                with self._reading() as txn:
+                    builder.step(txn, 256 + BUILD_KEYS_PER_OPERATION * n_operations)
+                if builder.done:
+                    self._switch(builder)
+            except FilterFullError:
+                self._builder = None
+        finally:
+            self._build_lock.release()
+
+    def _switch(self, builder: Builder) -> None:
+        """Make a finished builder's filter the store's, in one transaction."""
+        txn = self._begin_write()
+        try:
+            while True:
+                steps.reached("switch-began")
+                number = txn.id()
+                try:
+                    with self._lock:
+                        builder.finish(txn)
+                        self._write_generation(txn, OperationLog(), builder.filter, number, 0)
+                    return
+                except lmdb.MapFullError:
+                    txn = self._begin_write_again(txn, number)
+        finally:
+            self._end_write(txn)
+
+    def rebuild(
+        self,
+        negatives: Iterable[Key] | None = None,
+        design: str = "auto",
+        *,
+        fpr: float | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Stats:
+        """Make a new filter for the keys there are, while reads and writes go on.
+
+        Parameters
+        ----------
+        negatives : iterable of keys, optional
+            Keys that are asked for and absent, for designs that learn.
+        design : str
+            "auto" or the name of a design.
+        fpr : float, optional
+            A new target rate.
+        progress : callable, optional
+            Called with the number of keys done and the number there are.
+
+        Returns
+        -------
+        Stats
+
+        Notes
+        -----
+        Repairs a store whose filter cannot be used.  Nothing is written before the switch, which is one transaction:
+        interrupted at any moment, the old filter goes on serving.
+        """
+        self._check_process()
+        if self.readonly:
+            raise StoreError(f"{self.path}: opened with readonly=True; open it again to rebuild")
+        if fpr is not None and not 0 < fpr < 1:
+            raise ValueError(f"fpr must be between 0 and 1, found {fpr!r}")
+        if self._info.keyed and self._secret is None:
+            if self._info.secret_elsewhere:
+                raise StoreError(
+                    f"{self.path}: this store's secret is kept by its owner; open it with secret= to rebuild"
+                )
+            self._secret = self._replica.secret = self._make_secret()
+        target = fpr or self._info.fpr
+        room = generations.REBUILD_ROOM
+        while True:
+            n_keys = len(self)
+            builder = Builder(self._dbs, generations.new_filter(design, int(n_keys * room) + 64, target, self._secret))
+            try:
+                self._build(builder, n_keys, progress)
+                self._repair_info(target)
+                self._switch(builder)
+            except FilterFullError:
+                room *= 1.2  # the store grew faster than it could be read
+                continue
+            return self.stats()
+
+    def _build(self, builder: Builder, n_keys: int, progress: Callable[[int, int], None] | None) -> None:
+        passed = 0
+        while not builder.done and builder.restarts < 5:
+            with self._reading() as txn:
+                passed += builder.step(txn, BUILD_KEYS_PER_STEP)
+            if builder.position is None:
+                passed = 0
+            if progress is not None:
+                progress(min(passed, n_keys), n_keys)
+        # Five times outrun by writers: the switch will do the rest while they wait.
+
+    def _repair_info(self, fpr: float) -> None:
+        """Write the records of the store again if they are damaged or the target has changed."""
+        with self._reading() as txn:
+            problems = check_meta(txn, self._dbs, (STORE_KEY, LONG_KEY))
+        if not problems and fpr == self._info.fpr:
+            return
+        info = StoreInfo(fpr, self._info.created, self._info.secret_elsewhere, self._info.keyed)
+        txn = self._begin_write()
+        try:
+            txn.put(STORE_KEY, info.pack(), db=self._dbs.meta)
+            txn.put(LONG_KEY, long_state(txn, self._dbs).pack(), db=self._dbs.meta)
+            self._commit(txn, OperationLog(), True)
+            self._info = info
+        finally:
+            self._end_write(txn)
+
+    # --- care
+
+    def checkpoint(self) -> None:
+        """Write the filter into the environment and shorten the journal, so that opening needs no replay."""
+        txn = self._begin_write()
+        try:
+            while True:
+                number = txn.id()
+                if self._replica.filter is None:
+                    return
+                try:
+                    with self._lock:
+                        self._commit_checkpoint(txn, OperationLog(), number, 0)
+                    return
+                except lmdb.MapFullError:
+                    txn = self._begin_write_again(txn, number)
+        finally:
+            self._end_write(txn)
+
+    def sync(self) -> None:
+        """Wait until everything committed is on disk (for the modes in which commits do not)."""
+        self._check_process()
+        self._env.sync(True)
+
+    def backup(self, path: str | os.PathLike[str]) -> None:
+        """Copy the whole store to a new directory while it is in use; the copy is a store of one moment.
+
+        A secret kept in the store's directory is copied too.
+        """
+        self._check_process()
+        target = Path(path)
+        if target.exists() and any(target.iterdir()):
+            raise StoreError(f"{target}: expected no directory or an empty one, found files; choose another path")
+        target.mkdir(parents=True, exist_ok=True)
+        if self._writer == threading.get_ident():
+            raise StoreError("this thread has a write transaction; commit it before the backup")
+        # py-lmdb's copy waits for LMDB's writer while it keeps this process's transactions from ending: none may write.
+        with self._write_lock:
+            self._env.copy(str(target))
+        if self._info.keyed and not self._info.secret_elsewhere and self._secret is not None:
+            descriptor = os.open(target / SECRET_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(self._secret)
+
+    @property
+    def state(self) -> str:
+        """ "filtering" or "pass-through"."""
+        return self._state()[0]
+
+    def _state(self) -> tuple[str, str]:
+        if self._env is None:
+            return "closed", ""
+        if self._word() is None:
+            return "pass-through", "LMDB's meta pages cannot be watched"
+        if not self._is_current():
+            self._refresh()
+        if self._replica.filter is None and self._replica.reason:
+            return "pass-through", self._replica.reason
+        return "filtering", ""
+
+    def stats(self) -> Stats:
+        """Figures for operators; cheap enough to ask for every second."""
+        self._check_process()
+        state, reason = self._state()
+        with self._reading() as txn:
+            n_keys = count_keys(txn, self._dbs)
+            journal_records = txn.stat(self._dbs.journal)["entries"]
+            last_txn = txn.id()
+        info = self._env.info()
+        psize = self._page_bytes
+        replica = self._replica
+        filter = replica.filter
+        return Stats(
+            keys=n_keys,
+            filter_bytes=filter.nbytes - getattr(filter, "model_bytes", 0) if filter is not None else 0,
+            model_bytes=getattr(filter, "model_bytes", 0),
+            lookups=self.n_lookups,
+            filtered=self.n_filtered,
+            false_positives=self.n_false_positives,
+            unfiltered=self.n_unfiltered,
+            fpr_target=self._info.fpr,
+            state=state,
+            reason=reason,
+            capacity=replica.capacity if filter is not None else 0,
+            generation=replica.generation if filter is not None else 0,
+            journal_records=journal_records,
+            journal_bytes=replica.journal_bytes,
+            checkpoint_txn=replica.checkpoint.txn_id if replica.checkpoint is not None else 0,
+            last_txn=last_txn,
+            map_size=info["map_size"],
+            map_used=(info["last_pgno"] + 1) * psize,
+            file_bytes=(self.path / "data.mdb").stat().st_size,
+            readers=info["num_readers"],
+        )
+
+    def verify(self) -> Verification:
+        """Read everything again and compare the filter with the data.
+
+        Returns
+        -------
+        Verification
+            ``ok``, ``missing`` (keys that the filter would deny), ``extra`` (its entries for no key), ``problems``.
+
+        Notes
+        -----
+        Reads all data and takes a copy of the filter; reads and writes go on.
+        """
+        self._check_process()
+        return verify(self)

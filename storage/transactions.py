@@ -1,0 +1,299 @@
+"""Views of a store: a write transaction with its journal, and a snapshot of one moment."""
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import lmdb
+
+from dlbf.errors import StoreError
+from dlbf.kernels.keys import read_keys
+from dlbf.kernels.readpath import OperationLog
+from dlbf.storage import steps
+from dlbf.storage.layout import PLAIN_KEY_BYTES
+from dlbf.storage.longkeys import count_keys, delete_long, get_long, is_plain, put_long, scan
+
+if TYPE_CHECKING:
+    from dlbf.storage.store import Store
+
+__all__ = ["Snapshot", "WriteTransaction", "as_key", "as_value"]
+
+Key = bytes | str | bytearray | memoryview
+
+
+def as_key(key: Any) -> bytes:
+    """A key as bytes; str is UTF-8."""
+    if type(key) is bytes:
+        return key
+    return bytes(read_keys([key])[0])
+
+
+def as_value(value: Any) -> bytes:
+    """A value as bytes."""
+    if type(value) is bytes:
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"a value must be bytes or another buffer, not {type(value).__name__}; encode it first")
+
+
+def refuse(*arguments: Any) -> bool:
+    """What a transaction that has ended does instead of storing."""
+    raise StoreError("this transaction has ended; begin another one")
+
+
+class _View:
+    """What reading views share."""
+
+    _store: "Store"
+    _txn: Any
+
+    def _live(self) -> Any:
+        if self._txn is None:
+            raise StoreError("this transaction has ended; begin another one")
+        self._store._check_process()
+        return self._txn
+
+    def _read(self, key: bytes) -> bytes | None:
+        txn = self._live()
+        dbs = self._store._dbs
+        value: bytes | None = txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key)
+        return value
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """The value of a key as this view sees it, or ``default``."""
+        value = self._read(as_key(key))
+        return default if value is None else value
+
+    def __getitem__(self, key: Key) -> bytes:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return bytes(value)
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(key) is not None  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return count_keys(self._live(), self._store._dbs)
+
+    def items(
+        self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values in key order; see :meth:`dlbf.storage.Store.items`."""
+        return scan(
+            self._live(),
+            self._store._dbs,
+            as_key(prefix),
+            None if start is None else as_key(start),
+            None if stop is None else as_key(stop),
+            reverse,
+        )
+
+    def keys(
+        self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
+    ) -> Iterator[bytes]:
+        """Keys in order."""
+        return (key for key, _ in self.items(prefix, start, stop, reverse))
+
+    __iter__ = keys
+
+
+class Snapshot(_View):
+    """The store as it was at one moment; made by :meth:`dlbf.storage.Store.snapshot`.
+
+    Notes
+    -----
+    While it is open LMDB keeps every page it can see, so the file grows with each write: close it soon.
+    """
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._reading = store._reading()
+        self._txn = self._reading.__enter__()
+        self.txn_id: int = self._txn.id()
+        store._refresh()
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """The value of a key as it was then, or ``default``."""
+        key = as_key(key)
+        self._live()
+        # The filter is complete for a newer state; it may answer for this one unless a key was removed in between.
+        if self._store._ask_at(key, self.txn_id) == 0:
+            return default
+        value = self._read(key)
+        return default if value is None else value
+
+    def close(self) -> None:
+        """End the view; its iterators end too."""
+        if self._txn is not None:
+            self._txn = None
+            self._reading.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_txn", None) is not None:
+            self.close()
+
+
+class WriteTransaction(_View):
+    """Changes that become visible together or not at all; made by :meth:`dlbf.storage.Store.write`.
+
+    Notes
+    -----
+    One at a time in all processes; others wait.  Use it in the thread that began it.
+    """
+
+    def __init__(self, store: "Store") -> None:
+        self._ended = True
+        self._store = store
+        self._txn = store._begin_write()
+        self._ended = False
+        self._id = self._txn.id()
+        self._data = store._dbs.data
+        self._log = OperationLog()
+        self._added = self._log.added
+        self._plain_put: Callable[..., bool] = self._txn.put
+        self._dirty = False
+        # Kept to do it all again after the map has grown; not worth it when the map cannot get full.
+        self._redo: list[tuple[bytes, bytes | None]] | None = [] if store._map_may_fill() else None
+        steps.reached("write-began")
+
+    def put(self, key: Key, value: bytes | bytearray | memoryview) -> bool:
+        """Store a value; True if the key is new."""
+        if type(key) is not bytes:
+            key = as_key(key)
+        if type(value) is not bytes:
+            value = as_value(value)
+        if self._redo is None and 0 < len(key) <= PLAIN_KEY_BYTES:
+            # The common case by itself.  (A transaction that has ended has a put that says so.)
+            self._dirty = True
+            try:
+                if self._plain_put(key, value, True, False, False, self._data):
+                    self._added(key)
+                    return True
+                self._plain_put(key, value, True, True, False, self._data)
+                return False
+            except lmdb.MapFullError:
+                return self._again()
+        if self._redo is not None:
+            self._redo.append((key, value))
+        try:
+            return self._put(key, value)
+        except lmdb.MapFullError:
+            return self._again()
+
+    def _put(self, key: bytes, value: bytes) -> bool:
+        txn = self._txn
+        if txn is None:
+            self._live()
+        self._dirty = True
+        if 0 < len(key) <= PLAIN_KEY_BYTES:
+            if txn.put(key, value, True, False, False, self._data):
+                self._log.added(key)
+                return True
+            txn.put(key, value, True, True, False, self._data)
+            return False
+        if put_long(txn, self._store._dbs, key, value):
+            self._log.added(key)
+            return True
+        return False
+
+    def delete(self, key: Key) -> bool:
+        """Delete a key; True if it was there."""
+        key = as_key(key)
+        if self._redo is not None:
+            self._redo.append((key, None))
+        try:
+            return self._delete(key)
+        except lmdb.MapFullError:
+            return self._again()
+
+    def _delete(self, key: bytes) -> bool:
+        txn = self._live()
+        if is_plain(key):
+            found = bool(txn.delete(key, db=self._data))
+        else:
+            found = delete_long(txn, self._store._dbs, key)
+        if found:
+            self._dirty = True
+            self._log.removed(key)
+        return found
+
+    def _again(self) -> bool:
+        """Make the map larger and do everything again; the answer is that of the last change."""
+        redo = self._redo
+        if redo is None:
+            raise StoreError("the LMDB map is full and this transaction cannot be repeated; use smaller transactions")
+        answer = False
+        while True:
+            txn, self._txn = self._txn, None
+            self._plain_put = refuse
+            self._txn = self._store._begin_write_again(txn, self._id)
+            self._log = OperationLog()
+            self._added = self._log.added
+            self._plain_put = self._txn.put
+            self._dirty = False
+            try:
+                for key, value in redo:
+                    answer = self._delete(key) if value is None else self._put(key, value)
+                return answer
+            except lmdb.MapFullError:
+                continue
+
+    def __setitem__(self, key: Key, value: bytes | bytearray | memoryview) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: Key) -> None:
+        if not self.delete(key):
+            raise KeyError(key)
+
+    def commit(self) -> None:
+        """Make the changes visible to everybody, in every process."""
+        self._live()
+        n_operations = len(self._log)
+        while True:
+            try:
+                self._store._commit(self._txn, self._log, self._dirty)
+                break
+            except lmdb.MapFullError:
+                self._again()
+            except BaseException:
+                self._end()
+                raise
+        self._end()
+        self._store._tend(n_operations)
+
+    def abort(self) -> None:
+        """Undo everything."""
+        if not self._ended:
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        txn, self._txn = self._txn, None
+        self._plain_put = refuse
+        self._redo = None
+        self._store._end_write(txn)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ended:
+            return
+        if kind is None:
+            self.commit()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self.abort()

@@ -1,0 +1,98 @@
+"""Comparing a store's filter with its data, all of it."""
+
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+
+from dlbf.errors import DlbfError
+from dlbf.kernels.readpath import read_record
+from dlbf.storage.layout import CHECKPOINT_KEY, LONG_KEY, STORE_KEY, Checkpoint, LongState, StoreInfo
+from dlbf.storage.longkeys import Databases, count_keys, long_state, scan
+from dlbf.storage.replica import Replica
+from dlbf.storage.report import Verification
+
+if TYPE_CHECKING:
+    from dlbf.storage.store import Store
+
+__all__ = ["verify"]
+
+MAX_EXAMPLES = 10
+
+
+def verify(store: "Store") -> Verification:
+    """See :meth:`dlbf.storage.Store.verify`."""
+    dbs = store._dbs
+    with store._reading() as txn:
+        now = txn.id()
+        try:
+            problems = check_records(txn, dbs)
+        except lmdb.Error as error:
+            problems = [f"LMDB cannot read the filter's databases ({error}); run rebuild()"]
+        # A replica of its own, from what is on disk; and the one that answers now.
+        fresh = Replica(dbs, store._secret, str(store.path), quiet=True)
+        candidates: dict[str, Any] = {}
+        if fresh.catch_up(txn, now):
+            candidates["stored"] = fresh.filter
+        else:
+            problems.append(fresh.reason)
+        with store._lock:
+            live = store._replica
+            if live.filter is not None and live.applied == now:
+                candidates["live"] = live.filter.copy()
+        n_keys = 0
+        missing = 0
+        examples: list[bytes] = []
+        for key, _ in scan(txn, dbs):
+            n_keys += 1
+            absent = False
+            for filter in candidates.values():
+                # Taking every key out of a copy must work for each of them and leave nothing.
+                try:
+                    filter.remove(key)
+                except KeyError:
+                    absent = True
+            if absent:
+                missing += 1
+                if len(examples) < MAX_EXAMPLES:
+                    examples.append(key)
+        extra = max((filter.approximate_count() for filter in candidates.values()), default=0)
+        counted = count_keys(txn, dbs)
+        if counted != n_keys:
+            problems.append(f"the databases count {counted} keys, the data has {n_keys}; run rebuild()")
+    if missing:
+        problems.append(f"{missing} keys are not in the filter; run rebuild()")
+    if extra:
+        problems.append(f"{extra} entries of the filter belong to no key; run rebuild()")
+    return Verification(n_keys, missing, extra, tuple(dict.fromkeys(problems)), tuple(examples))
+
+
+def check_meta(txn: Any, dbs: Databases, keys: tuple[bytes, ...]) -> list[str]:
+    """Read records of ``meta`` and say what is wrong with them."""
+    unpack: dict[bytes, Any] = {
+        STORE_KEY: StoreInfo.unpack,
+        CHECKPOINT_KEY: Checkpoint.unpack,
+        LONG_KEY: LongState.unpack,
+    }
+    problems = []
+    for key in keys:
+        record = txn.get(key, db=dbs.meta)
+        needed = key != LONG_KEY or long_state(txn, dbs).n_nodes
+        if record is None and needed:
+            problems.append(f"record {key.decode()!r} in meta is missing; run rebuild()")
+        elif record is not None:
+            try:
+                unpack[key](record)
+            except DlbfError as error:
+                problems.append(f"{error}; run rebuild()")
+    return problems
+
+
+def check_records(txn: Any, dbs: Databases) -> list[str]:
+    """Read every record of ours and say what is wrong with it."""
+    problems = check_meta(txn, dbs, (STORE_KEY, CHECKPOINT_KEY, LONG_KEY))
+    for key, record in txn.cursor(dbs.journal):
+        try:
+            read_record(record, int.from_bytes(key, "big"))
+        except (DlbfError, OverflowError) as error:
+            problems.append(f"{error}; run rebuild()")
+    return problems
