@@ -11,6 +11,7 @@ the walk is at its end it is complete, and the switch needs one short transactio
 Nothing is written before the switch: a builder that dies leaves no trace, and the old generation goes on serving.
 """
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -94,10 +95,8 @@ class Builder:
         while not self.done:
             self._walk(txn, 1 << 30)
 
-    def _walk(self, txn: Any, n_keys: int) -> int:
-        if self.done:
-            return 0
-        passed = 0
+    def _ahead(self, txn: Any, n_keys: int) -> tuple[Iterator[bytes], int]:
+        """The keys behind ``position``, and how many of them (at most ``n_keys``) to take this way."""
         has_long = long_state(txn, self.dbs).n_nodes != 0
         if has_long or self.position is None or len(self.position) >= HEAD_PART_BYTES:
             # The slow way, also for the first step: it knows the empty key.
@@ -109,6 +108,13 @@ class Builder:
             if found and cursor.key() == self.position:
                 found = cursor.next()
             keys = cursor.iternext(values=False) if found else iter(())
+        return keys, n_keys
+
+    def _walk(self, txn: Any, n_keys: int) -> int:
+        if self.done:
+            return 0
+        passed = 0
+        keys, n_keys = self._ahead(txn, n_keys)
         while passed < n_keys:
             wanted = min(KEYS_PER_UPDATE, n_keys - passed)
             part = list(islice(keys, wanted))

@@ -164,6 +164,9 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     (2, True, 'filtering')
     """
 
+    # Longest key that the compiled read path may look for in ``data`` by itself.
+    _PLAIN_KEY_BYTES = PLAIN_KEY_BYTES
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -271,7 +274,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             )
         self._secret = self._find_secret(secret) if self._info.keyed else None
         self._replica = Replica(dbs, self._secret, str(self.path))
-        self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, PLAIN_KEY_BYTES)
+        self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, self._PLAIN_KEY_BYTES)
         self._keep_live(True)
         # The filter is loaded when it is first needed: a process that only wants a few present keys never pays for it.
         self._watch_meta_pages()
@@ -548,13 +551,40 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         return self._fetch_slow(key, default, answer == 1)
 
     def _fetch_slow(self, key: bytes, default: Any, asked: bool) -> Any:
-        with self._reading() as txn:
-            value = txn.get(key, db=self._dbs.data) if is_plain(key) else get_long(txn, self._dbs, key)
+        value = self._fetch_many([key])[0]
         if not asked:
             self._count(unfiltered=1)
         elif value is None:
             self._count(false_positives=1)
         return default if value is None else value
+
+    # --- where the data are: a guard has them elsewhere
+
+    def _fetch_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Values from the data, all of one moment."""
+        dbs = self._dbs
+        with self._reading() as txn:
+            return [txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key) for key in keys]
+
+    def _count_keys(self, txn: Any) -> int:
+        """Number of keys that ``txn`` sees."""
+        return count_keys(txn, self._dbs)
+
+    def _scan_keys(self, txn: Any) -> Iterator[bytes]:
+        """The keys that ``txn`` sees, each once."""
+        return (key for key, _ in scan(txn, self._dbs))
+
+    def _fill(self, txn: Any, operations: OperationLog, filter: Any) -> None:
+        """Add every key that is there when ``txn``, with its ``operations``, is committed."""
+        fill(txn, self._dbs, filter)
+
+    def _new_builder(self, filter: Any) -> Builder:
+        return Builder(self._dbs, filter)
+
+    def _step(self, builder: Builder, n_keys: int) -> int:
+        """Let a builder pass up to ``n_keys`` keys; returns how many it passed."""
+        with self._reading() as txn:
+            return builder.step(txn, n_keys)
 
     def _note_miss(self, key: bytes) -> None:
         """A sampled absent key (see ``_sample_misses``)."""
@@ -588,17 +618,14 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._count(lookups=len(wanted))
         maybe = self._ask_many(wanted)
         out = [default] * len(wanted)
-        dbs = self._dbs
         places = range(len(wanted)) if maybe is None else maybe.nonzero()[0].tolist()
         found = 0
         if places:
-            with self._reading() as txn:
-                for i in places:
-                    key = wanted[i]
-                    value = txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key)
-                    if value is not None:
-                        out[i] = value
-                        found += 1
+            values = self._fetch_many([wanted[i] for i in places])
+            for i, value in zip(places, values, strict=True):
+                if value is not None:
+                    out[i] = value
+                    found += 1
         if maybe is None:
             self._count(unfiltered=len(wanted))
         else:
@@ -681,7 +708,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     def __len__(self) -> int:
         with self._reading() as txn:
-            return count_keys(txn, self._dbs)
+            return self._count_keys(txn)
 
     def items(  # type: ignore[override]
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
@@ -900,9 +927,9 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     def _commit_grown(self, txn: Any, operations: OperationLog, number: int) -> None:
         """Commit together with a larger filter, made from the data as this transaction leaves it."""
-        n_keys = count_keys(txn, self._dbs)
+        n_keys = self._count_keys(txn)
         filter = generations.successor(self._replica.filter, n_keys, self._info.fpr, self._secret)
-        fill(txn, self._dbs, filter)
+        self._fill(txn, operations, filter)
         steps.reached("growth-scanned")
         flags = FLAG_REMOVED if operations.n_removed else 0
         self._write_generation(txn, operations, filter, number, flags)
@@ -961,11 +988,10 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
                 if not replica.needs_successor():
                     return
                 empty = generations.successor(filter, len(filter), self._info.fpr, self._secret)
-                builder = self._builder = Builder(self._dbs, empty)
+                builder = self._builder = self._new_builder(empty)
                 self._builder_generation = self._replica.generation
             try:
-                with self._reading() as txn:
-                    builder.step(txn, 256 + BUILD_KEYS_PER_OPERATION * n_operations)
+                self._step(builder, 256 + BUILD_KEYS_PER_OPERATION * n_operations)
                 if builder.done:
                     self._switch(builder)
             except FilterFullError:
@@ -1034,8 +1060,9 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         target = fpr or self._info.fpr
         room = generations.REBUILD_ROOM
         while True:
-            n_keys = len(self)
-            builder = Builder(self._dbs, generations.new_filter(design, int(n_keys * room) + 64, target, self._secret))
+            with self._reading() as txn:
+                n_keys = self._count_keys(txn)
+            builder = self._new_builder(generations.new_filter(design, int(n_keys * room) + 64, target, self._secret))
             try:
                 self._build(builder, n_keys, progress)
                 self._repair_info(target)
@@ -1048,8 +1075,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     def _build(self, builder: Builder, n_keys: int, progress: Callable[[int, int], None] | None) -> None:
         passed = 0
         while not builder.done and builder.restarts < 5:
-            with self._reading() as txn:
-                passed += builder.step(txn, BUILD_KEYS_PER_STEP)
+            passed += self._step(builder, BUILD_KEYS_PER_STEP)
             if builder.position is None:
                 passed = 0
             if progress is not None:
@@ -1137,7 +1163,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._check_process()
         state, reason = self._state()
         with self._reading() as txn:
-            n_keys = count_keys(txn, self._dbs)
+            n_keys = self._count_keys(txn)
             journal_records = txn.stat(self._dbs.journal)["entries"]
             last_txn = txn.id()
         info = self._env.info()

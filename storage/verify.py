@@ -7,7 +7,7 @@ import lmdb
 from dlbf.errors import DlbfError
 from dlbf.kernels.readpath import read_record
 from dlbf.storage.layout import CHECKPOINT_KEY, LONG_KEY, STORE_KEY, Checkpoint, LongState, StoreInfo
-from dlbf.storage.longkeys import Databases, count_keys, long_state, scan
+from dlbf.storage.longkeys import Databases, long_state
 from dlbf.storage.replica import Replica
 from dlbf.storage.report import Verification
 
@@ -42,7 +42,7 @@ def verify(store: "Store") -> Verification:
         n_keys = 0
         missing = 0
         examples: list[bytes] = []
-        for key, _ in scan(txn, dbs):
+        for key in store._scan_keys(txn):
             n_keys += 1
             absent = False
             for filter in candidates.values():
@@ -56,7 +56,7 @@ def verify(store: "Store") -> Verification:
                 if len(examples) < MAX_EXAMPLES:
                     examples.append(key)
         extra = max((filter.approximate_count() for filter in candidates.values()), default=0)
-        counted = count_keys(txn, dbs)
+        counted = store._count_keys(txn)
         if counted != n_keys:
             problems.append(f"the databases count {counted} keys, the data has {n_keys}; run rebuild()")
     if missing:
