@@ -16,6 +16,7 @@ A store is a directory: ``data.mdb`` and ``lock.mdb`` (one LMDB environment, eve
     meta       b"store"                         what this is: version, target rate, creation
                b"checkpoint"                    which filter, complete for which transaction
                b"long"                          number of nodes in use
+               b"guard"                         in a guard's environment only: which engine the filter is for
     model      reserved for learned generations (compiled model, provenance)
     misses     reserved for sampled absent keys
 
@@ -76,6 +77,14 @@ record).
     long:         0      8  u64   XXH3-64 of everything behind it
                   8      8  u64   nodes in use
 
+    guard:        0      8  u64   XXH3-64 of everything behind it
+                  8      8  u64   version of this record, now 1
+                 16      -  bytes what the engine said about its identity; empty: nothing
+
+A **guard** (:class:`dlbf.storage.Guard`) has such an environment for its filter alone: ``data`` and ``long`` stay
+empty, and
+beside it lies ``guard.lock`` (see :mod:`dlbf.storage.intents`).
+
 **One transaction** holds: the user's changes of ``data`` and ``long``, the counters of ``long`` if they changed, and
 the journal
 record; nothing else.  A checkpoint's pieces, its record in ``meta``, the trimming of the journal and the user's
@@ -108,6 +117,7 @@ __all__ = [
     "PLAIN_KEY_BYTES",
     "SECRET_FILE",
     "Checkpoint",
+    "GuardInfo",
     "LongState",
     "StoreInfo",
     "journal_key",
@@ -119,6 +129,7 @@ SECRET_FILE = "secret.key"
 
 LAYOUT_VERSION = 1
 CHECKPOINT_VERSION = 1
+GUARD_VERSION = 1
 
 PIECE_BYTES = 16 * 4096 - 16
 PLAIN_KEY_BYTES = 494
@@ -128,6 +139,7 @@ PART_BYTES = 480
 STORE_KEY = b"store"
 CHECKPOINT_KEY = b"checkpoint"
 LONG_KEY = b"long"
+GUARD_KEY = b"guard"
 
 FLAG_OMITTED = 1
 FLAG_REMOVED = 2
@@ -280,3 +292,27 @@ class LongState:
         if record is None:
             return cls()
         return cls(*cls.FORMAT.unpack_from(_opened(record, cls.FORMAT.size, "long")))
+
+
+@dataclass(frozen=True)
+class GuardInfo:
+    """The ``guard`` record: which engine the filter is for."""
+
+    identity: bytes = b""
+
+    FORMAT = struct.Struct("<Q")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return _sealed(self.FORMAT.pack(GUARD_VERSION) + self.identity)
+
+    @classmethod
+    def unpack(cls, record: bytes) -> "GuardInfo":
+        """From bytes, checked."""
+        body = _opened(record, cls.FORMAT.size, "guard")
+        (version,) = cls.FORMAT.unpack_from(body)
+        if version != GUARD_VERSION:
+            raise VersionError(
+                f"guard record version {version} found, this dlbf reads {GUARD_VERSION}; use a newer dlbf"
+            )
+        return cls(body[cls.FORMAT.size :])

@@ -37,6 +37,7 @@ from dlbf.storage.layout import (
     DATABASES,
     FLAG_OMITTED,
     FLAG_REMOVED,
+    GUARD_KEY,
     LONG_KEY,
     META_MAGIC,
     META_MAGIC_OFFSET,
@@ -166,6 +167,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     # Longest key that the compiled read path may look for in ``data`` by itself.
     _PLAIN_KEY_BYTES = PLAIN_KEY_BYTES
+    _IS_GUARD = False
 
     def __init__(
         self,
@@ -255,6 +257,10 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         dbs = self._dbs = self._open_databases(DEFAULT_FPR if fpr is None else fpr, secret, keyed)
         with env.begin() as txn:
             record = txn.get(STORE_KEY, db=dbs.meta)
+            is_guard = txn.get(GUARD_KEY, db=dbs.meta) is not None
+        if is_guard != self._IS_GUARD:
+            found, expected = ("guard", "Guard(engine, path)") if is_guard else ("store", "Store(path)")
+            raise StoreError(f"{self.path}: this is the environment of a {found}; open it with {expected}")
         try:
             if record is None:
                 raise FormatError("record 'store' in meta is missing")
@@ -569,6 +575,14 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     def _count_keys(self, txn: Any) -> int:
         """Number of keys that ``txn`` sees."""
         return count_keys(txn, self._dbs)
+
+    def _known_keys(self, txn: Any) -> int:
+        """The same, or about that, without reading anything for it."""
+        return self._count_keys(txn)
+
+    def _count_after(self, txn: Any, operations: OperationLog) -> int:
+        """Number of keys when ``txn``, with its ``operations``, is committed."""
+        return self._count_keys(txn)
 
     def _scan_keys(self, txn: Any) -> Iterator[bytes]:
         """The keys that ``txn`` sees, each once."""
@@ -927,7 +941,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     def _commit_grown(self, txn: Any, operations: OperationLog, number: int) -> None:
         """Commit together with a larger filter, made from the data as this transaction leaves it."""
-        n_keys = self._count_keys(txn)
+        n_keys = self._count_after(txn, operations)
         filter = generations.successor(self._replica.filter, n_keys, self._info.fpr, self._secret)
         self._fill(txn, operations, filter)
         steps.reached("growth-scanned")
@@ -1163,7 +1177,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._check_process()
         state, reason = self._state()
         with self._reading() as txn:
-            n_keys = self._count_keys(txn)
+            n_keys = self._known_keys(txn)
             journal_records = txn.stat(self._dbs.journal)["entries"]
             last_txn = txn.id()
         info = self._env.info()
