@@ -180,6 +180,9 @@ class Guard(Store):
                     self._lock_file.unlock()
             self._opened = True
             self._check_engine(attach and not readonly, progress)
+            if not readonly:
+                with self._guarded():
+                    pass  # what a dead writer left is settled now
         except BaseException:
             self._lock_file.close()
             if getattr(self, "_env", None) is not None:
