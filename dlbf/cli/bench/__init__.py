@@ -11,6 +11,8 @@ SECTIONS = {
     "filters": "Classical filters: size, rate and time beside their peers.",
     "learned": "Learned filters: every design, the sizes of auto, queries and fitting beside peers.",
     "models": "What models of several sizes are worth, and what a score costs.",
+    "scale": "Cost per key from 100,000 to 30 million keys, and how it grows.",
+    "store": "The store beside py-lmdb, RocksDB and LevelDB on mixes of reads and writes, warm and cold.",
 }
 
 

@@ -33,4 +33,7 @@ def write_json(figures: Mapping[str, Any]) -> None:
 
 def write_machine(where: Mapping[str, str]) -> None:
     """The line under every table: where its figures come from."""
-    click.echo(f"{where['processor']}, {where['cores']} cores, {where['system']}, Python {where['python']}")
+    click.echo(
+        f"{where['processor']}, {where['cores']} cores, {where['memory']}, {where['system']}, Python {where['python']}, "
+        f"dlbf {where['dlbf']}, commit {where['commit']}, {where['date']}"
+    )
