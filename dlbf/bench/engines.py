@@ -46,7 +46,7 @@ class Engine:
 
     name: ClassVar[str]
     distribution: ClassVar[str]
-    cannot: ClassVar[tuple[str, ...]] = ()
+    cannot: ClassVar[Sequence[str]] = ()
     mixes: ClassVar[str] = "ABCD"
 
     def __init__(self, folder: Path) -> None:
@@ -121,7 +121,7 @@ class DlbfStore(Engine):
 
     def filter_bytes(self) -> int | None:
         stats = self.store.stats()
-        return stats.filter_bytes + stats.model_bytes
+        return int(stats.filter_bytes + stats.model_bytes)
 
 
 class LearnedStore(DlbfStore):
@@ -139,7 +139,7 @@ class Lmdb(Engine):
 
     name = "py-lmdb"
     distribution = "lmdb"
-    cannot = ("filter",)
+    cannot: ClassVar[Sequence[str]] = ("filter",)
 
     def _open(self) -> None:
         # readahead=False is what a store larger than memory needs; ours has it too.
@@ -229,9 +229,9 @@ class RbloomLmdb(Lmdb):
 class RocksBloom(Engine):
     """RocksDB with its Bloom filter.
 
-    rocksdict forgets the filter given in its options when a database is opened again, and knows no Ribbon filter; so the
-    policy is written into RocksDB's own options file.  That has no place for the size of the block cache, which is
-    RocksDB's default here.
+    rocksdict forgets the filter given in its options when a database is opened again, and knows no Ribbon filter; so
+    the policy is written into RocksDB's own options file.  That has no place for the size of the block cache, which
+    is RocksDB's default here.
     """
 
     name = "RocksDB, Bloom (rocksdict)"

@@ -1,7 +1,7 @@
 """``dlbf bench store``: the store beside other stores, on mixes of reads and writes like those of YCSB.
 
-Every engine gets the same operations in the same order, in turns.  *Warm*: everything is in memory.  *Cold*: before each
-turn the engine is opened anew, alone, its filter is loaded, and every page of its files is put out of memory.
+Every engine gets the same operations in the same order, in turns.  *Warm*: everything is in memory.  *Cold*: before
+each turn the engine is opened anew, alone, its filter is loaded, and every page of its files is put out of memory.
 """
 
 import gc
@@ -152,9 +152,9 @@ def measure(
     mixes: Sequence[str] = ("A", "B", "C", "D"),
     absent_shares: Sequence[float] = (0.0, 0.5, 0.95),
     temperatures: Sequence[str] = ("warm", "cold"),
-    n_warm: int = 10_000,
+    n_warm: int = 3000,
     n_cold: int = 2000,
-    rounds: int = 5,
+    rounds: int = 15,
     value_bytes: int = 100,
     engines: Sequence[type[Engine]] = ENGINES,
     folder: Path | None = None,
@@ -178,8 +178,8 @@ def measure(
     Returns
     -------
     dict
-        ``engines`` (version, filter size, what it cannot do, or why it did not run) and ``cases``, each with the times and
-        the ratios to plain py-lmdb and the pages read.
+        ``engines`` (version, filter size, what it cannot do, or why it did not run) and ``cases``, each with the times,
+        the ratios to plain py-lmdb, and the pages read.
     """
     workload = Workload(keys, absent, new, value_bytes)
     facts: dict[str, dict[str, Any]] = {}
@@ -214,11 +214,14 @@ def measure(
                 if temperature == "cold":
                     for engine in running.values():
                         engine.close()
+                gc.collect()
+                gc.freeze()  # else every turn would first look at millions of keys
                 for mix in mixes:
                     for share in absent_shares:
                         say(f"{temperature}, mix {mix}, {share:.0%} of the reads absent")
                         cases.append(_case(running, workload, MIXES[mix], share, temperature, n_warm, n_cold, rounds))
         finally:
+            gc.unfreeze()
             for engine in running.values():
                 engine.close()
     return {

@@ -34,6 +34,6 @@ def write_json(figures: Mapping[str, Any]) -> None:
 def write_machine(where: Mapping[str, str]) -> None:
     """The line under every table: where its figures come from."""
     click.echo(
-        f"{where['processor']}, {where['cores']} cores, {where['memory']}, {where['system']}, Python {where['python']}, "
-        f"dlbf {where['dlbf']}, commit {where['commit']}, {where['date']}"
+        f"{where['processor']}, {where['cores']} cores, {where['memory']}, {where['system']}, "
+        f"Python {where['python']}, dlbf {where['dlbf']}, commit {where['commit']}, {where['date']}"
     )

@@ -17,9 +17,9 @@ __all__ = ["command"]
 @click.option("--data", type=click.Path(exists=True, file_okay=False), help="Folder of real URL sets (or DLBF_DATA).")
 @click.option("--keys", "n_keys", default=200_000, show_default=True, help="Keys stored at first.")
 @click.option("--value-bytes", default=100, show_default=True, help="Length of the values.")
-@click.option("--operations", "n_warm", default=10_000, show_default=True, help="Operations of a warm turn.")
+@click.option("--operations", "n_warm", default=3000, show_default=True, help="Operations of a warm turn.")
 @click.option("--cold-operations", "n_cold", default=2000, show_default=True, help="Operations of a cold turn.")
-@click.option("--rounds", default=5, show_default=True, help="Turns of every store; the best counts.")
+@click.option("--rounds", default=15, show_default=True, help="Turns of every store; the best counts.")
 @click.option("--mix", "mixes", type=click.Choice(list("ABCD")), multiple=True, help="Only these mixes.")
 @click.option("--temperature", type=click.Choice(["warm", "cold"]), multiple=True, help="Only warm or cold.")
 @click.option("--folder", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A folder on a disk.")
@@ -31,15 +31,15 @@ def command(
 ) -> None:  # fmt: skip
     """YCSB-like mixes on dlbf's Store, py-lmdb, rbloom before py-lmdb, RocksDB (Bloom, Ribbon) and LevelDB.
 
-    Keys are chosen with YCSB's zipfian skew; of the reads 0, 50 or 95 % ask for keys that are not there.  No store waits
-    for the disk when it commits.
+    Keys are chosen with YCSB's zipfian skew; of the reads 0, 50 or 95 % ask for keys that are not there.  No store
+    waits for the disk when it commits.
     """
     from dlbf.bench import store as section
     from dlbf.bench.data import choose_keys
     from dlbf.bench.keys import listed_urls
 
     if quick:
-        n_keys, n_warm, n_cold, rounds = min(n_keys, 20_000), min(n_warm, 2000), min(n_cold, 500), min(rounds, 2)
+        n_keys, n_warm, n_cold, rounds = min(n_keys, 20_000), min(n_warm, 2000), min(n_cold, 500), min(rounds, 3)
     with Console(stderr=True).status("reading keys") as status:
         words, keys, absent = choose_keys(data, n_keys, n_keys)
         figures = section.measure(
