@@ -63,6 +63,9 @@ def _write_tables(figures: dict[str, Any]) -> None:
         slope = figures["store_slopes"].get(figure)
         values = [number(row["store"][figure], 2) for row in rows]
         table.add_row(title, unit, *values, "-" if slope is None else f"{slope:+.3f}")
+    if "fit_seconds" in rows[0]["filters"].get("LearnedFilter", {}):
+        fits = [f"{row['filters']['LearnedFilter']['fit_seconds']:.2f}" for row in rows]
+        table.add_row("fitting the learned filter to a sample", "s", *fits, "")
     table.add_row("peak memory of all that", "MiB", *(f"{row['peak_bytes'] / 2**20:,.0f}" for row in rows), "")
     console.print(table)
     click.echo("slope: exponent of the power law through the points; 0 is flat, 1 in proportion to the number of keys")
