@@ -14,17 +14,18 @@ __all__ = ["command"]
 @click.command("filters")
 @click.option("--keys", "n_keys", default=1_000_000, show_default=True, help="Keys in each filter.")
 @click.option("--fpr", default=0.01, show_default=True, help="Target false-positive rate.")
-@click.option("--queries", "n_queries", default=300_000, show_default=True, help="Fresh keys asked per round.")
-@click.option("--rounds", default=7, show_default=True, help="Rounds; the best of each filter counts.")
+@click.option("--queries", "n_queries", default=300_000, show_default=True, help="Absent keys to measure the rate on.")
+@click.option("--rounds", default=40, show_default=True, help="Short turns of the timing; the best counts.")
 @click.option("--json", "as_json", is_flag=True, help="Figures for a machine, on standard output.")
 def command(n_keys: int, fpr: float, n_queries: int, rounds: int, as_json: bool) -> None:
-    """Classical filters against rbloom, pybloomfiltermmap3 and fastbloom-rs."""
+    """Filters against rbloom, pybloomfiltermmap3, fastbloom-rs, hazy and pyfusefilter."""
     console = Console(stderr=True)
     with console.status("starting") as status:
         rows = section.measure(n_keys, fpr, n_queries, rounds, status.update)
     if as_json:
         figures = {
             "machine": machine(),
+            "data": "URL-like keys made by dlbf.bench.keys",
             "keys": n_keys,
             "fpr_target": fpr,
             "rows": [row.to_dict() for row in rows],

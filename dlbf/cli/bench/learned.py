@@ -34,7 +34,12 @@ def command(
 
     folder = data_folder(data)
     wanted = only or SECTIONS
-    figures: dict[str, Any] = {"machine": machine()}
+    words = (
+        f"keys made by dlbf.bench.keys: {n_keys:,}"
+        if folder is None
+        else "real URLs: malicious ones stored, benign absent"
+    )
+    figures: dict[str, Any] = {"machine": machine(), "data": words, "bits_budget": bits_per_key}
     with Console(stderr=True).status("reading keys") as status:
         if folder is None:
             splits = [section.made_split(n_keys)]

@@ -23,6 +23,11 @@ def command(data: str | None, n_keys: int, rounds: int, as_json: bool) -> None:
     from dlbf.bench.keys import listed_urls, ordinary_urls
 
     folder = data_folder(data)
+    words = (
+        f"keys made by dlbf.bench.keys: {n_keys:,}"
+        if folder is None
+        else "real URLs: malicious ones stored, benign absent"
+    )
     with Console(stderr=True).status("reading keys") as status:
         if folder is None:
             keys, negatives = list(listed_urls(n_keys)), list(ordinary_urls(n_keys))
@@ -41,7 +46,7 @@ def command(data: str | None, n_keys: int, rounds: int, as_json: bool) -> None:
         asked = [key for key in negatives if 45 <= len(key) <= 55][:500]
         speed = models_section.bench_models(trained, asked + keys[:200_000], rounds=rounds)
     if as_json:
-        write_json({"machine": machine(), "quality": worth, "speed": speed})
+        write_json({"machine": machine(), "data": words, "quality": worth, "speed": speed})
         return
     console = wide_console()
     table = Table(title="ngram models on negatives nothing was fitted on; bits per key include the model")
