@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dlbf.bench.keys import listed_urls, ordinary_urls
 
-__all__ = ["Split", "choose_keys", "data_folder", "hard_split", "random_split", "read_lines", "read_urls"]
+__all__ = ["Split", "choose_keys", "data_folder", "data_words", "hard_split", "random_split", "read_lines", "read_urls"]
 
 IPV4 = re.compile(rb"\d+\.\d+\.\d+\.\d+(/|$)")
 
@@ -48,6 +48,13 @@ def data_folder(given: str | os.PathLike[str] | None) -> Path | None:
     """The folder given, or that of the environment variable DLBF_DATA, or None."""
     named = given or os.environ.get("DLBF_DATA")
     return Path(named) if named else None
+
+
+def data_words(folder: Path | None, n_keys: int) -> str:
+    """What is measured on, for the reader of a table."""
+    if folder is None:
+        return f"{n_keys:,} keys made by dlbf.bench.keys"
+    return "real URLs: malicious ones stored, benign ones absent"
 
 
 def read_lines(path: Path) -> list[bytes]:

@@ -30,15 +30,11 @@ def command(
 ) -> None:  # fmt: skip
     """Learned filters: every design, the sizes of auto, queries and fitting beside peers."""
     from dlbf.bench import learned as section
-    from dlbf.bench.data import data_folder, hard_split, random_split, read_urls
+    from dlbf.bench.data import data_folder, data_words, hard_split, random_split, read_urls
 
     folder = data_folder(data)
     wanted = only or SECTIONS
-    words = (
-        f"keys made by dlbf.bench.keys: {n_keys:,}"
-        if folder is None
-        else "real URLs: malicious ones stored, benign absent"
-    )
+    words = data_words(folder, n_keys)
     figures: dict[str, Any] = {"machine": machine(), "data": words, "bits_budget": bits_per_key}
     with Console(stderr=True).status("reading keys") as status:
         if folder is None:

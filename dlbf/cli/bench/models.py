@@ -19,15 +19,11 @@ def command(data: str | None, n_keys: int, rounds: int, as_json: bool) -> None:
     """What models of several sizes are worth, and what a score costs beside an LMDB miss."""
     from dlbf import models
     from dlbf.bench import models as models_section
-    from dlbf.bench.data import data_folder, hard_split, random_split, read_urls
+    from dlbf.bench.data import data_folder, data_words, hard_split, random_split, read_urls
     from dlbf.bench.keys import listed_urls, ordinary_urls
 
     folder = data_folder(data)
-    words = (
-        f"keys made by dlbf.bench.keys: {n_keys:,}"
-        if folder is None
-        else "real URLs: malicious ones stored, benign absent"
-    )
+    words = data_words(folder, n_keys)
     with Console(stderr=True).status("reading keys") as status:
         if folder is None:
             keys, negatives = list(listed_urls(n_keys)), list(ordinary_urls(n_keys))
