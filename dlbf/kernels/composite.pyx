@@ -9,8 +9,8 @@ from dlbf.kernels.cells cimport (
 )
 from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_NO_ROOM, KEY_REMOVED
 from dlbf.kernels.cuckoo cimport (
-    cuckoo_bucket, cuckoo_contains, cuckoo_fingerprint, cuckoo_insert, cuckoo_prefetch, cuckoo_remove,
-    cuckoo_set_geometry,
+    cuckoo_bucket, cuckoo_contains, cuckoo_contains_many, cuckoo_fingerprint, cuckoo_insert, cuckoo_prefetch,
+    cuckoo_remove, cuckoo_set_geometry,
 )
 from dlbf.kernels.deletable cimport deletable_add, deletable_clear
 from dlbf.kernels.dleft cimport dleft_contains, dleft_fingerprint, dleft_insert, dleft_prefetch, dleft_subtract
@@ -393,10 +393,7 @@ cdef class CompositeCore(FilterCore):
             # No model: as fast as the plain filter it is.
             for i in range(chunk.n):
                 own[i] = hash_for_filter(hashes[i], c.member[0].filter_id)
-            for i in range(chunk.n):
-                if i + 16 < chunk.n:
-                    cuckoo_prefetch(&c.member[0].cuckoo, c.member[0].data, own[i + 16])
-                out[i] = cuckoo_contains(&c.member[0].cuckoo, c.member[0].data, own[i])
+            cuckoo_contains_many(&c.member[0].cuckoo, c.member[0].data, own, chunk.n, out)
             return
         memset(out, 0, chunk.n)
         if c.has_initial:
