@@ -20,7 +20,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,13 @@ from dlbf.storage.layout import (
     STATE_BROKEN,
     Checkpoint,
     GuardInfo,
+    Traffic,
     journal_key,
 )
 from dlbf.storage.longkeys import Databases, prefix_end
+from dlbf.storage.rebuild import Progress
 from dlbf.storage.replica import DAMAGE, SECRET, Unusable, read_checkpoint
-from dlbf.storage.report import Verification
+from dlbf.storage.report import RebuildReport, Verification
 from dlbf.storage.store import Store
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
 
@@ -77,14 +79,14 @@ class Guard(Store):
         Read the engine's keys at once if there is no filter that can be used: the guard is new, damaged, or was another
         engine's.  False: read without the filter until :meth:`attach` or :meth:`rebuild`.
     progress : callable, optional
-        For that reading: called with the number of keys done and the number there are (or 0: unknown).
+        For that reading: called with the name of the phase, how much is done and how much there is.
     readonly : bool
         Read only; the guard must exist.
     sync : {"full", "none"}
         What a write waits for.  "full": the guard's journal is on disk before the engine stores a new key.  "none":
         nothing; after a power failure the keys are read again at the next opening (this needs Linux), a killed
         process costs nothing.
-    secret, keyed, map_size, max_readers
+    secret, keyed, map_size, max_readers, sample_misses
         As for :class:`dlbf.storage.Store`.
 
     Raises
@@ -131,13 +133,14 @@ class Guard(Store):
         fpr: float | None = None,
         *,
         attach: bool = True,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
         readonly: bool = False,
         sync: str = "full",
         secret: bytes | None = None,
         keyed: bool = True,
         map_size: int | None = None,
         max_readers: int = 254,
+        sample_misses: bool | int = True,
     ) -> None:
         if sync not in SYNC_MODES:
             raise ValueError(f"sync must be one of {', '.join(SYNC_MODES)}, found {sync!r}")
@@ -167,6 +170,7 @@ class Guard(Store):
             "keyed": keyed,
             "map_size": map_size,
             "max_readers": max_readers,
+            "sample_misses": sample_misses,
         }
         try:
             if readonly:
@@ -240,7 +244,7 @@ class Guard(Store):
         # Of any length; only whether it is the same matters.
         return identity and checksum64(identity).to_bytes(8, "little") + identity[:64]
 
-    def _check_engine(self, attach: bool, progress: Callable[[int, int], None] | None) -> None:
+    def _check_engine(self, attach: bool, progress: Progress | None) -> None:
         """See whether the filter is this engine's; make it so if ``attach``."""
         replica = self._replica
         replica.quiet = attach
@@ -412,7 +416,13 @@ class Guard(Store):
         note = lock_file.note
         if not self.engine.in_flight:
             doubtful = self._unfinished(note)
-            there = self.engine.has_many(doubtful) if doubtful else []
+            try:
+                there = self.engine.has_many(doubtful) if doubtful else []
+            except Exception as error:
+                raise StoreError(
+                    f"{self.path}: a writer died in the middle of a change, and the engine cannot be asked what "
+                    f"became of it ({error}); repair the engine"
+                ) from error
             gone = [key for key, yes in zip(doubtful, there, strict=True) if not yes]
             if gone:
                 self._journal(REMOVING, gone)
@@ -629,15 +639,20 @@ class Guard(Store):
                 seen.add(number)
                 yield key
 
-    def _fill(self, txn: Any, operations: OperationLog, filter: Any) -> None:
-        filter.update(self.engine.scan(b""))
+    def _keys_after(self, txn: Any, operations: OperationLog) -> Iterator[bytes]:
         # New keys are journaled before the engine has them.
-        filter.update([key for removal, key in operations_of(operations.record(0, 0, 0)) if not removal])
+        added = [key for removal, key in operations_of(operations.record(0, 0, 0)) if not removal]
+        return chain(self.engine.scan(b""), added)
+
+    def _key_batches(self, n_keys: int) -> Iterator[list[bytes]]:
+        keys = self.engine.scan(b"")
+        while part := list(islice(keys, n_keys)):
+            yield part
 
     def _new_builder(self, filter: Any) -> Builder:
         return builder_for(self._dbs, filter, self.engine)
 
-    def _step(self, builder: Builder, n_keys: int) -> int:
+    def _step(self, builder: Builder, n_keys: int) -> tuple[int, int]:
         with self._guarded():
             return super()._step(builder, n_keys)
 
@@ -687,21 +702,23 @@ class Guard(Store):
 
     # --- care
 
-    def attach(self, progress: Callable[[int, int], None] | None = None) -> Any:
+    def attach(self, progress: Progress | None = None) -> RebuildReport:
         """Read the keys that the engine holds and begin to answer from the filter.
 
         Parameters
         ----------
         progress : callable, optional
-            Called with the number of keys done and the number there are.
+            As for :meth:`rebuild`.
 
         Notes
         -----
-        Guarded reads and writes go on meanwhile.  Killed at any moment it leaves nothing: begin again.
+        A rebuild without a model, so that it takes no longer than reading the keys.  Guarded reads and writes go on
+        meanwhile.
+        Killed at any moment it leaves nothing: begin again.
         """
-        return self.rebuild(progress=progress)
+        return self.rebuild(model=None, progress=progress)
 
-    def rebuild(self, *args: Any, **options: Any) -> Any:
+    def rebuild(self, negatives: Iterable[Key] | None = None, design: str = "auto", **options: Any) -> RebuildReport:
         """Make a new filter for the keys that the engine holds, while guarded reads and writes go on.
 
         The same as :meth:`dlbf.storage.Store.rebuild`.  Run it after anything that changed the engine behind the
@@ -711,18 +728,17 @@ class Guard(Store):
         if not self.readonly:
             self._scanned_identity = self._identity()
             self._check_identity(self._scanned_identity)
-        return super().rebuild(*args, **options)
+        return super().rebuild(negatives, design, **options)
 
-    def _repair_info(self, fpr: float) -> None:
-        super()._repair_info(fpr)
-        if self._check_identity(self._scanned_identity):
-            return
-        txn = self._begin_write()
-        try:
+    def _switch(self, builder: Builder, prepare: Callable[[Any, int], Traffic] | None = None) -> None:
+        prepared = prepare or self._traffic_so_far
+
+        def prepare_all(txn: Any, number: int) -> Traffic:
             txn.put(GUARD_KEY, GuardInfo(self._scanned_identity).pack(), db=self._dbs.meta)
-            self._commit(txn, OperationLog(), True)
-        finally:
-            self._end_write(txn)
+            return prepared(txn, number)
+
+        # A filter that only grows is for the engine it was for.
+        super()._switch(builder, prepared if prepare is None else prepare_all)
 
     def verify(self) -> Verification:
         """Read all keys of the engine and compare the filter with them; guarded writes wait meanwhile.

@@ -9,7 +9,6 @@ for nothing.
 """
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 from dlbf.errors import DlbfError
@@ -34,12 +33,12 @@ class OrderedBuilder(Builder):
         super().__init__(dbs, filter)
         self.engine = engine
 
-    def _ahead(self, txn: Any, n_keys: int) -> tuple[Iterator[bytes], int]:
+    def _ahead(self, txn: Any) -> Iterator[bytes]:
         keys = self.engine.scan(self.position or b"")
-        if self.position is None:
-            return keys, n_keys
         first = next(keys, None)
-        return keys if first is None or first == self.position else chain([first], keys), n_keys
+        if first is not None and (self.position is None or first != self.position):
+            yield first
+        yield from keys
 
 
 class UnorderedBuilder(Builder):
@@ -76,10 +75,10 @@ class UnorderedBuilder(Builder):
             self.applied += 1
         return True
 
-    def _ahead(self, txn: Any, n_keys: int) -> tuple[Iterator[bytes], int]:
+    def _ahead(self, txn: Any) -> Iterator[bytes]:
         if self._keys is None:
             self._keys = self.engine.scan(b"")
-        return (key for key in self._keys if key not in self._touched), n_keys
+        return (key for key in self._keys if key not in self._touched)
 
     def _walk(self, txn: Any, n_keys: int) -> int:
         was_done = self.done
