@@ -204,6 +204,9 @@ class Guard(Store):
         note = lock_file.note
         if note.unsynced_boot not in (NO_BOOT, self._boot) and not note.clean_txn:
             self._discard(folder, "the machine stopped while commits were not on disk")
+        elif lock_file.damaged and lock_file.only_user():
+            # Whether commits were on disk when the machine stopped was written there.
+            self._discard(folder, "guard.lock cannot be read")
         try:
             super().__init__(folder, fpr, **options)
         except StoreError as error:
@@ -529,7 +532,11 @@ class Guard(Store):
 
     def delete(self, key: Key) -> bool:
         """Delete a key; True if it was there."""
-        return self.delete_many([key]) == 1
+        key = as_key(key)
+        with self._guarded():
+            if not self.engine.tells and not self._exists(key):
+                return False
+            return bool(self._delete_batch([key], checked=not self.engine.tells))
 
     def delete_many(self, keys: Iterable[Key]) -> int:
         """Delete many keys, in batches; returns how many were there."""
@@ -540,7 +547,8 @@ class Guard(Store):
                 n_deleted += len(self._delete_batch(batch))
         return n_deleted
 
-    def _delete_batch(self, keys: list[bytes]) -> list[bytes]:
+    def _delete_batch(self, keys: list[bytes], checked: bool = False) -> list[bytes]:
+        """Delete those of the keys that are there, and tell which; ``checked``: all of them are."""
         engine = self.engine
         if engine.tells:
             # Nothing to ask first: the answer to the delete says what was there.
@@ -555,9 +563,10 @@ class Guard(Store):
                 self._journal(REMOVING, there)
                 self._settle(len(there))
             return there
-        exists = self._existing(keys)
+        there = keys
+        if not checked:
+            there = [key for key, yes in zip(keys, self._existing(keys), strict=True) if yes]
         steps.reached("guard-checked")
-        there = [key for key, yes in zip(keys, exists, strict=True) if yes]
         if not there:
             return []
 

@@ -27,8 +27,8 @@ import fcntl
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from dlbf.kernels.hashing import checksum64
 
@@ -57,8 +57,7 @@ def boot_id() -> bytes | None:
         return None
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     """The content of the file."""
 
     intent: int = NOTHING
@@ -94,10 +93,6 @@ class Note:
             at += 4 + n
         return cls(intent, txn_id, generation, boot, clean, tuple(keys))
 
-    def idle(self) -> "Note":
-        """The same without the intent."""
-        return replace(self, intent=NOTHING, txn_id=0, generation=0, keys=())
-
 
 class LockFile:
     """See the module.  Locking is for processes; threads of one process need a lock of their own."""
@@ -108,6 +103,7 @@ class LockFile:
         self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
         self._idle = b""
         self.note = Note()
+        self.damaged = False
 
     def close(self) -> None:
         """Let go of the file and its locks."""
@@ -150,8 +146,8 @@ class LockFile:
         found = Note.unpack(data)
         # Half a note is one that was being written when its writer died: what it was about had not begun.
         self.note = found if found is not None else Note()
-        if self.note.intent == NOTHING and found is not None:
-            self._idle = data[: HEAD.size]
+        self.damaged = bool(data) and found is None
+        self._idle = data[: HEAD.size] if found is not None and found.intent == NOTHING else b""
         return True
 
     def exists(self) -> bool:
@@ -162,23 +158,20 @@ class LockFile:
         """Note what is about to happen."""
         if sum(map(len, keys)) + 4 * len(keys) > MAX_KEYS_BYTES:
             keys = ()
-        self.note = replace(self.note, intent=intent, txn_id=txn_id, generation=generation, keys=tuple(keys))
-        self._write(self.note)
+        before = self.note
+        self.note = Note(intent, txn_id, generation, before.unsynced_boot, before.clean_txn, tuple(keys))
+        os.pwrite(self._fd, self.note.pack(), 0)
 
     def settle(self) -> None:
         """It has happened, or it never will."""
-        self.note = self.note.idle()
-        self._idle = self._write(self.note)
+        self.note = Note(unsynced_boot=self.note.unsynced_boot, clean_txn=self.note.clean_txn)
+        self._idle = self._idle or self.note.pack()
+        os.pwrite(self._fd, self._idle, 0)
 
     def mark(self, unsynced_boot: bytes, clean_txn: int = 0) -> None:
         """Note, on disk, in which boot transactions are not synced, and up to which they are."""
-        self.note = replace(self.note, unsynced_boot=unsynced_boot, clean_txn=clean_txn)
-        packed = self._write(self.note)
-        if self.note.intent == NOTHING:
-            self._idle = packed
-        os.fsync(self._fd)
-
-    def _write(self, note: Note) -> bytes:
-        packed = note.pack()
+        self.note = self.note._replace(unsynced_boot=unsynced_boot, clean_txn=clean_txn)
+        packed = self.note.pack()
+        self._idle = packed if self.note.intent == NOTHING else b""
         os.pwrite(self._fd, packed, 0)
-        return packed
+        os.fsync(self._fd)
