@@ -35,7 +35,7 @@ from dlbf.storage import steps
 from dlbf.storage.build import Builder
 from dlbf.storage.engines import Adapter, engine_for
 from dlbf.storage.engines.building import builder_for
-from dlbf.storage.intents import ADDING, NO_BOOT, NOTHING, REMOVING, LockFile, Note, boot_id
+from dlbf.storage.intents import ADDING, LOCK_FILE, NO_BOOT, NOTHING, REMOVING, LockFile, Note, boot_id
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
     FLAG_OMITTED,
@@ -157,6 +157,7 @@ class Guard(Store):
         folder = Path(path)
         if not readonly:
             folder.mkdir(parents=True, exist_ok=True)
+        is_new = not (folder / LOCK_FILE).exists()
         try:
             self._lock_file = LockFile(folder, readonly)
         except FileNotFoundError:
@@ -189,6 +190,8 @@ class Guard(Store):
                     pass  # what a dead writer left is settled now
         except BaseException:
             self._lock_file.close()
+            if is_new and not self._lock_file.path.stat().st_size:
+                self._lock_file.path.unlink()  # somebody else's directory
             if getattr(self, "_env", None) is not None:
                 self._close()
             raise

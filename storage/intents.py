@@ -34,7 +34,7 @@ from dlbf.kernels.hashing import checksum64
 
 __all__ = ["ADDING", "NOTHING", "REMOVING", "LockFile", "Note", "boot_id"]
 
-NAME = "guard.lock"
+LOCK_FILE = "guard.lock"
 MAGIC = b"dlbf-g\x00\x01"
 HEAD = struct.Struct("<Q8sQQQ16sQQ")
 NO_BOOT = bytes(16)
@@ -98,7 +98,7 @@ class LockFile:
     """See the module.  Locking is for processes; threads of one process need a lock of their own."""
 
     def __init__(self, folder: Path, readonly: bool = False) -> None:
-        self.path = folder / NAME
+        self.path = folder / LOCK_FILE
         flags = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
         self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
         self._idle = b""
@@ -119,7 +119,8 @@ class LockFile:
 
     def unlock(self) -> None:
         """Be the writer no more."""
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, WRITER_BYTE)
+        if self._fd >= 0:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, WRITER_BYTE)
 
     def join_users(self) -> None:
         """Tell others that this process has the guard open."""

@@ -87,7 +87,7 @@ def kill_many(name, n_kills, seed):
 
 @pytest.mark.parametrize("name", guard_engines.DURABLE)
 def test_kills_during_a_random_workload_miss_no_key(name, often):
-    kill_many(name, 20, 100)
+    kill_many(name, len(guard_kill.ALL_STEPS), 100)
 
 
 @pytest.mark.slow

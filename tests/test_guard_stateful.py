@@ -128,6 +128,9 @@ def test_guard_behaves_like_a_dict(name, monkeypatch):
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=8, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+                max_examples=3 if name == "redis-cluster" else 8,
+                stateful_step_count=30,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
             ),
         )

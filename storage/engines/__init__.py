@@ -73,7 +73,7 @@ def engine_for(engine: Any) -> Adapter:
             return adapter(engine)
     if isinstance(engine, MutableMapping):
         return MappingEngine(engine)
-    if isinstance(engine, Engine):
+    if isinstance(engine, Engine) and not isinstance(engine, type):
         return PlainAdapter(engine)
     hint = "an object with get, put, delete and scan, or an adapter of dlbf.storage.engines"
     if type(engine).__name__ == "Connection":
