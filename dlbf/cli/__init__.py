@@ -13,15 +13,23 @@ __all__ = ["main"]
 COMMANDS = {
     "demo": "The main job, end to end, on keys made here.",
     "bench": "Measure dlbf beside its peers, same keys, same run.",
+    "completion": "Print the script that makes a shell complete dlbf's commands.",
+    "delete": "Delete keys from a store.",
+    "export": "Write a store's records to a file: TSV, JSON lines or keys.",
     "fit": "Fit a learned filter to a file of keys and a file of absent keys.",
+    "get": "Look up keys in a store.",
     "info": "What a filter file is: kind, geometry, size, plan.",
+    "load": "Fill a store from a file: TSV, JSON lines or keys.",
     "plan": "Predict every design for a model and a budget; or draw the published figures.",
+    "put": "Store one key, in a new store if there is none.",
+    "scan": "Look through a store in the order of its keys.",
 }
 
 
 def build() -> "click.Group":
     """The click group, with commands imported on first use."""
     import click
+    from click.shell_completion import CompletionItem
 
     from dlbf._version import __version__
     from dlbf.errors import DlbfError
@@ -39,6 +47,11 @@ def build() -> "click.Group":
         def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
             with formatter.section("Commands"):
                 formatter.write_dl(sorted(COMMANDS.items()))
+
+        def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+            # From the table above: click would import every command to ask it for its help.
+            names = [CompletionItem(name, help=COMMANDS[name]) for name in COMMANDS if name.startswith(incomplete)]
+            return names + click.Command.shell_complete(self, ctx, incomplete)
 
         def invoke(self, ctx: click.Context) -> object:
             try:
