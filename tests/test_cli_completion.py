@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("click")
+from click.shell_completion import get_completion_class
 from click.testing import CliRunner
 
 from dlbf.cli import COMMANDS, build
@@ -18,19 +19,10 @@ from dlbf.storage import Store
 BIN = Path(sys.executable).parent
 
 
-def ask(words, shell="bash", code=None):
-    """What the program answers to a shell that completes the last word."""
-    environment = os.environ | {
-        "_DLBF_COMPLETE": f"{shell}_complete",
-        "COMP_WORDS": " ".join(words) if shell != "fish" else " ".join(words[:-1]),
-        "COMP_CWORD": str(len(words) - 1) if shell != "fish" else words[-1],
-    }
-    start = code or "from dlbf.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", start], env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.stderr == ""
-    return done.stdout.split("\n")
+def ask(words, shell="bash"):
+    """What the program answers to a shell that completes the last word, a line a suggestion."""
+    asked = get_completion_class(shell)(build(), {}, "dlbf", "_DLBF_COMPLETE")
+    return [asked.format_completion(item) for item in asked.get_completions(words[1:-1], words[-1])]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -55,9 +47,11 @@ def test_command_names_complete_without_importing_any_command():
         "import atexit, sys; from dlbf.cli import main; "
         "atexit.register(lambda: print(sorted(name for name in sys.modules if name.startswith('dlbf.cli.')))); main()"
     )
-    lines = ask(["dlbf", ""], code=code)
+    environment = os.environ | {"_DLBF_COMPLETE": "bash_complete", "COMP_WORDS": "dlbf ", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
     assert {line.partition(",")[2] for line in lines if line.startswith("plain")} == set(COMMANDS)
-    assert lines[-2] == "[]"
+    assert lines[-1] == "[]"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -71,11 +65,11 @@ def test_paths_and_keys_complete(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with Store("store") as store:
         store.update({b"apple": b"", b"apricot": b"", b"banana": b"", b"ap\n\xff": b""})
-    assert ask(["dlbf", "get", "st"])[0] == "dir,st"
-    assert ask(["dlbf", "load", "store", "f"])[0] == "file,f"
-    assert ask(["dlbf", "get", "store", "app"])[0] == "plain,apple"
-    assert [line for line in ask(["dlbf", "get", "store", "ap"]) if line] == ["plain,apple", "plain,apricot"]
-    assert ask(["dlbf", "get", "nowhere", "ap"]) == ["", ""]
+    assert ask(["dlbf", "get", "st"]) == ["dir,st"]
+    assert ask(["dlbf", "load", "store", "f"]) == ["file,f"]
+    assert ask(["dlbf", "get", "store", "app"]) == ["plain,apple"]
+    assert ask(["dlbf", "get", "store", "ap"]) == ["plain,apple", "plain,apricot"]
+    assert ask(["dlbf", "get", "nowhere", "ap"]) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
