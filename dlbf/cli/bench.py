@@ -11,6 +11,7 @@ from rich.table import Table
 
 from dlbf.bench import filters as filters_section
 from dlbf.bench.timing import machine
+from dlbf.cli.bench_replay import replay_command
 
 __all__ = ["command"]
 
@@ -18,6 +19,9 @@ __all__ = ["command"]
 @click.group("bench")
 def command() -> None:
     """Measure dlbf beside its peers, same keys, same run."""
+
+
+command.add_command(replay_command)
 
 
 def _number(value: float | None, digits: int = 0) -> str:
