@@ -119,9 +119,13 @@ class Replay:
         }
 
     def asdict(self) -> dict[str, Any]:
-        """Everything, for a machine."""
+        """Everything, for a machine (JSON: NaN is None)."""
         rows = [asdict(row) | {"fpr": row.fpr, "bits_per_key": row.bits_per_key} for row in self.rows]
-        return self.summary() | {"rows": rows}
+        return _without_nan(self.summary()) | {"rows": list(map(_without_nan, rows))}
+
+
+def _without_nan(figures: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in figures.items()}
 
 
 # --- histories

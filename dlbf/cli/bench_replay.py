@@ -82,7 +82,7 @@ def replay_command(
                 f"the picture needs matplotlib ({error}); install it with: pip install 'dlbf[plot]'"
             ) from error
     if as_json:
-        click.echo(json.dumps({"machine": machine()} | result.asdict(), indent=1, default=str).replace("NaN", "null"))
+        click.echo(json.dumps({"machine": machine()} | result.asdict(), indent=1, allow_nan=False))
     else:
         figures = result.summary()
         lines = (

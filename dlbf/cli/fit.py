@@ -68,7 +68,7 @@ def command(
         raise click.UsageError("only one of KEYS and NEGATIVES can be standard input")
     if output is None and tradeoff is None and not as_json:
         raise click.UsageError("nothing to do: name a file with -o, or ask for --json or --tradeoff")
-    secret = read_secret(secret_file)
+    secret = None if secret_file is None else read_secret(secret_file)
     console = Console(stderr=True)
     start = time.perf_counter()
     bar = Progress(

@@ -97,10 +97,8 @@ def _from_parquet(path: Path, column: str | None) -> list[bytes]:
     return [value if isinstance(value, bytes) else value.encode() for value in values if value]
 
 
-def read_secret(path: Path | None) -> bytes | None:
-    """The secret in a file of 16 bytes; None if no file is named."""
-    if path is None:
-        return None
+def read_secret(path: Path) -> bytes:
+    """The 16 bytes of a secret from a file."""
     secret = path.read_bytes()
     if len(secret) != 16:
         raise click.ClickException(

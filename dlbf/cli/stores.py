@@ -116,7 +116,8 @@ def open_store(
         from dlbf.storage import Store
 
         is_new = not (path / "data.mdb").exists()
-        with Store(path, fpr, readonly=not write, create=create, secret=read_secret(secret_file)) as store:
+        secret = None if secret_file is None else read_secret(secret_file)
+        with Store(path, fpr, readonly=not write, create=create, secret=secret) as store:
             if is_new:
                 click.echo(
                     f"{path}: made a new store; its filter is for {store.stats().fpr_target:.3g} false positives",
