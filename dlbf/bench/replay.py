@@ -398,8 +398,7 @@ def draw(result: Replay, path: Path) -> None:
     )  # fmt: skip
     least = math.log2(1 / result.fpr_target)
     bits_axes.axhline(least, color="grey", linestyle=":", linewidth=1, label=f"{least:.1f}: least without a model")
-    finite = sorted(row.bits_per_key for row in rows if row.live)
-    bits_axes.set_ylim(0, 1.1 * max([2 * least, *finite[: max(1, len(finite) * 99 // 100)]]))
+    bits_axes.set_ylim(0, 4 * least)  # more while hardly any keys are left: the smallest filter has a kilobyte
     bits_axes.set_ylabel("bits per live key")
     bits_axes.legend(fontsize=8, loc="upper right")
     rate_axes.plot(
