@@ -235,6 +235,11 @@ def enlarged(filter: Any, room: float) -> Any:
     return new_filter("auto", math.ceil(room * capacity_of(filter)), filter.fpr_target, filter._secret)
 
 
+def pays(learned: Any, plain: Any) -> bool:
+    """Whether a filter with a model is worth having instead of one without."""
+    return bool(learned.nbytes < plain.nbytes)
+
+
 def tightened(filter: Any, n_keys: int) -> Any:
     """An empty learned filter like this one, at the size that a rebuild would give it."""
     return _relaid(filter, rebuilt_capacity(n_keys), None)
@@ -261,4 +266,4 @@ def successor(filter: Any, n_keys: int, fpr: float, secret: bytes | None, counts
     if not is_learned(filter):
         return plain
     learned = _relaid(filter, max(MIN_CAPACITY, math.ceil(n_keys * LEARNED_GROWTH)), counts)
-    return learned if learned.nbytes < plain.nbytes or filter.design != "auto" else plain
+    return learned if pays(learned, plain) or filter.design != "auto" else plain

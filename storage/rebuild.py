@@ -333,7 +333,7 @@ def choose(prepared: Any, design: str, n_keys: int, fpr: float, secret: bytes | 
     plain = generations.new_filter("auto", generations.rebuilt_capacity(n_keys), fpr, secret)
     if prepared is None:
         return plain
-    if design != "auto" or (prepared.filter.model_bytes and prepared.filter.nbytes < plain.nbytes):
+    if design != "auto" or (prepared.filter.model_bytes and generations.pays(prepared.filter, plain)):
         return prepared.filter
     notes.append("a model does not pay for these keys and this traffic, so a filter without one")
     return plain
