@@ -76,7 +76,7 @@ class Forgetful(Store):
     def stats(self):
         found = super().stats()
         if self.fault == "rate":
-            object.__setattr__(found, "false_positives", found.lookups // 50)
+            object.__setattr__(found, "filtered", found.filtered * 98 // 100)
         if self.fault == "pass-through":
             object.__setattr__(found, "state", "pass-through")
         return found
@@ -84,7 +84,7 @@ class Forgetful(Store):
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("misses", "were not found"), ("rate", "false positives seen"), ("pass-through", "cannot be used")],
+    [("misses", "were not found"), ("rate", "false positives seen"), ("pass-through", "without its filter")],
 )
 def test_replay_tells_what_is_wrong(tmp_path, monkeypatch, fault, words):
     random.seed(0)
