@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dlbf.bench.timing import machine
 
-__all__ = ["replay_command"]
+__all__ = ["command"]
 
 
 @click.command("replay")
@@ -26,7 +26,7 @@ __all__ = ["replay_command"]
 @click.option("--rebuild/--no-rebuild", default=True, show_default=True, help="Rebuild when the store says so.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it (PNG or SVG).")
 @click.option("--json", "as_json", is_flag=True, help="Figures for a machine, every batch, on standard output.")
-def replay_command(
+def command(
     data: str | None,
     n_batches: int | None,
     n_keys: int,
