@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dlbf.errors import FilterFullError, StoreError
+from dlbf.errors import ChecksumError, FilterFullError, StoreError
 from dlbf.kernels.keys import read_keys
 from dlbf.storage import generations, misses, steps
 from dlbf.storage.build import Builder
@@ -304,6 +304,7 @@ def learn(
                 progress=stage,
                 n_keys=max(n_keys, len(keys)),
                 spare=SPARE_SIGMAS,
+                compare=False,
             )
         except ImportError as error:
             if design != "auto":
@@ -356,6 +357,12 @@ def switch(
 ) -> None:
     """Catch up and make the new filter the store's, with everything that is known about it, in one transaction."""
     info = StoreInfo(fpr, store._info.created, store._info.secret_elsewhere, store._info.keyed)
+    damaged = False
+    with store._reading() as txn:
+        try:
+            misses.check_misses(txn, store._dbs)
+        except ChecksumError:
+            damaged = True
 
     def prepare(txn: Any, number: int) -> Traffic:
         dbs = store._dbs
@@ -379,7 +386,7 @@ def switch(
         )
         txn.put(BUILD_KEY, record.pack(), db=dbs.meta)
         before = read_traffic(txn, dbs)
-        scale = misses.age_misses(txn, dbs, store._miss_limit or misses.DEFAULT_LIMIT, before.scale)
+        scale = misses.age_misses(txn, dbs, store._miss_limit or misses.DEFAULT_LIMIT, before.scale, damaged)
         return Traffic(number, scale=scale)
 
     while True:

@@ -17,12 +17,12 @@ COMMANDS = {
     "export": "Write a store's records to a file: TSV, JSON lines or keys.",
     "fit": "Fit a learned filter to a file of keys and a file of absent keys.",
     "get": "Look up keys in a store.",
+    "info": "What a store or a filter file is; whether a store should be rebuilt.",
     "load": "Fill a store from a file: TSV, JSON lines or keys.",
     "plan": "Predict every design for a model and a budget; or draw the published figures.",
     "put": "Store one key, in a new store if there is none.",
-    "scan": "Look through a store in the order of its keys.",
-    "info": "What a store or a filter file is; whether a store should be rebuilt.",
     "rebuild": "Learn a store's filter anew, while the store is in use.",
+    "scan": "Look through a store in the order of its keys.",
     "verify": "Compare a store's filter with its data; check every record.",
 }
 

@@ -595,7 +595,8 @@ def apply_record(filter, record, bytes upto=None):
     FilterFullError
         If the filter has no room; some operations have been applied then.
     StoreError
-        If a key to remove is certainly not in the filter, which means that it was not complete.
+        If a key to remove is certainly not in the filter, which means that it was not complete (or has false negatives
+        by design, which is no error).
     """
     cdef const uint8_t[::1] view = record
     cdef const uint8_t* base = &view[0]
@@ -644,7 +645,7 @@ def apply_record(filter, record, bytes upto=None):
             while i < n:
                 if kinds[i]:
                     answer = core._remove(hashes[i], keys[i], lengths[i])
-                    if answer == KEY_ABSENT:
+                    if answer == KEY_ABSENT and not getattr(filter, "false_negatives", False):
                         raise StoreError("the filter does not hold a key that the journal removes")
                     if answer != KEY_NO_ROOM:
                         n_removed += 1
