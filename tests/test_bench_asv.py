@@ -61,16 +61,17 @@ def test_every_benchmark_runs(suite, name, tmp_path, monkeypatch):
 
 
 def run_once(cls, method, arguments):
-    """A benchmark as asv runs it; False if it says that it does not apply."""
+    """A benchmark as asv runs it; False if its setup says that it does not apply."""
     instance = cls()
     try:
         if hasattr(instance, "setup"):
             instance.setup(*arguments)
-        result = getattr(instance, method)(*arguments)
     except NotImplementedError:
         return False
+    try:
+        result = getattr(instance, method)(*arguments)
     finally:
-        if hasattr(instance, "teardown") and vars(instance):
+        if hasattr(instance, "teardown"):
             instance.teardown(*arguments)
     if method.startswith("track_"):
         assert isinstance(result, (int, float)), f"{cls.__name__}.{method} tracks {result!r}, not a number"

@@ -57,9 +57,19 @@ class FilterQuery(WithKeys):
         for key in self.queries:
             key in filter_  # noqa: B015
 
+
+class FilterBatchQuery(WithKeys):
+    """The same in batches, where the next keys are fetched while one is looked up."""
+
+    params = [list(FILTERS), SIZES, [0.0, 0.5, 1.0]]
+    param_names = ["filter", "n_keys", "hit_ratio"]
+
+    def setup(self, keys, name, n_keys, hit_ratio):
+        self.filter = FILTERS[name](n_keys)
+        self.filter.update(keys[:n_keys])
+        self.queries = queries(min(N_QUERIES, n_keys), hit_ratio, keys)
+
     def time_contains_many(self, keys, name, n_keys, hit_ratio):
-        if name == "rbloom":
-            raise NotImplementedError
         self.filter.contains_many(self.queries)
 
 
@@ -150,9 +160,19 @@ class FilterRates(WithKeys):
 
     track_fpr_over_target.unit = "ratio"
 
+
+class FilterForgets(WithKeys):
+    """How many of the removed keys then answer "absent"."""
+
+    params = [DELETABLE]
+    param_names = ["filter"]
+
+    def setup(self, keys, name):
+        self.keys = keys[: size(100_000)]
+        self.filter = FILTERS[name](len(self.keys))
+        self.filter.update(self.keys)
+
     def track_deletability(self, keys, name):
-        if name not in DELETABLE:
-            raise NotImplementedError
         gone = self.keys[: len(self.keys) // 10]
         self.filter.remove_many(gone)
         return float((~self.filter.contains_many(gone)).mean())

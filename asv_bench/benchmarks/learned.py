@@ -77,7 +77,7 @@ class LearnedRates(OneOfEach):
     param_names = ["design"]
 
     def setup(self, cache, design):
-        made, self.absent, self.keys = cache
+        made, self.absent, _ = cache
         self.filter = opened(made, design)
 
     def track_fpr(self, cache, design):
@@ -88,12 +88,21 @@ class LearnedRates(OneOfEach):
 
     track_bits_per_key.unit = "bits"
 
+
+class LearnedForgets(OneOfEach):
+    """How many of the removed keys then answer "absent"; high scores pass, so not all."""
+
+    params = [[name for name, design in DESIGNS.items() if design.deletable]]
+    param_names = ["design"]
+
+    def setup(self, cache, design):
+        made, _, keys = cache
+        self.filter = opened(made, design)
+        self.gone = keys[: N_KEYS // 10]
+
     def track_deletability(self, cache, design):
-        if not self.filter.deletable:
-            raise NotImplementedError
-        gone = self.keys[: N_KEYS // 10]
-        self.filter.remove_many(gone)
-        return float((~self.filter.contains_many(gone)).mean())
+        self.filter.remove_many(self.gone)
+        return float((~self.filter.contains_many(self.gone)).mean())
 
 
 class LearnedUpdate(OneOfEach):
