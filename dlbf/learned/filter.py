@@ -19,6 +19,8 @@ from dlbf.learned.assembly import (
     CLASSES,
     DELETED,
     DIRECTORY,
+    FLAG_HIDES_SCORE,
+    FLAG_OWN_KEYS,
     INITIAL,
     MEMBER,
     PART,
@@ -168,7 +170,8 @@ class LearnedFilter(CompositeCore, Filter):
         secret: bytes | None,
     ) -> "LearnedFilter":
         """An empty filter with these parts."""
-        payload = assemble(parts, thresholds, model, hides_score, plan.to_dict())
+        flags = FLAG_HIDES_SCORE * hides_score | FLAG_OWN_KEYS * (secret is not None)
+        payload = assemble(parts, thresholds, model, flags, plan.to_dict())
         self = cls.__new__(cls)
         self._open((capacity, float_to_param(fpr), 0, len(payload)), payload, 0, secret)
         self._model = model
@@ -439,7 +442,7 @@ class LearnedFilter(CompositeCore, Filter):
         if not full:
             return False
         head = DIRECTORY.unpack_from(self._payload())
-        buffer = assemble(parts, head[4 : 4 + head[0] - 1], self.model, bool(head[2]), self._plan.to_dict())
+        buffer = assemble(parts, head[4 : 4 + head[0] - 1], self.model, head[2], self._plan.to_dict())
         params = (*self._params[:3], len(buffer))
         other = type(self).__new__(type(self))
         other._open(params, buffer, 0, self._secret)
