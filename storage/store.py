@@ -52,7 +52,7 @@ from dlbf.storage.layout import (
     journal_key,
 )
 from dlbf.storage.longkeys import Databases, count_keys, get_long, is_plain, long_state, scan
-from dlbf.storage.replica import FULL, SECRET, VERSION, Replica, delete_range, read_checkpoint
+from dlbf.storage.replica import DAMAGE, FULL, SECRET, VERSION, Replica, delete_range, read_checkpoint
 from dlbf.storage.report import Stats, Verification
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
 from dlbf.storage.verify import check_meta, verify
@@ -82,6 +82,12 @@ SYNC_MODES = {
 # Keys that the next generation's builder passes per key changed: it is done before a tenth of the capacity has arrived.
 BUILD_KEYS_PER_OPERATION = 24
 BUILD_KEYS_PER_STEP = 8192
+# A filter with that much more room than keys is not full because of their number.
+MOST_REBUILD_ROOM = 4.0
+TOO_MANY_ALIKE = (
+    "more than eight keys have the same hash, which happens on purpose only and needs a store whose hash anybody can "
+    "compute (keyed=False) or whose secret is known"
+)
 # Records that a store without a usable filter keeps for a rebuild to catch up with.
 BROKEN_JOURNAL_RECORDS = 4096
 BROKEN_RECORD_BYTES = 1 << 20
@@ -902,7 +908,15 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         """Commit together with a larger filter, made from the data as this transaction leaves it."""
         n_keys = count_keys(txn, self._dbs)
         filter = generations.successor(self._replica.filter, n_keys, self._info.fpr, self._secret)
-        fill(txn, self._dbs, filter)
+        try:
+            fill(txn, self._dbs, filter)
+        except FilterFullError:
+            # The data comes first: it is stored, and read without a filter until a rebuild.
+            self._withdraw()
+            self._replica.drop()
+            self._replica.reason, self._replica.kind = f"{TOO_MANY_ALIKE}; remove them and run rebuild()", DAMAGE
+            self._commit_unfiltered(txn, operations, number)
+            return
         steps.reached("growth-scanned")
         flags = FLAG_REMOVED if operations.n_removed else 0
         self._write_generation(txn, operations, filter, number, flags)
@@ -1042,6 +1056,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
                 self._switch(builder)
             except FilterFullError:
                 room *= 1.2  # the store grew faster than it could be read
+                if room > MOST_REBUILD_ROOM:
+                    raise StoreError(f"{self.path}: {TOO_MANY_ALIKE}; remove them and run rebuild() again") from None
                 continue
             return self.stats()
 
