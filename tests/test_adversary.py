@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 from conftest import SECRET
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from learned_common import FRESH, KEYS, fit
 
@@ -33,7 +33,7 @@ from dlbf.adversary import (
     reveal,
     stated_bound,
 )
-from dlbf.adversary.places import cells_of_hashes
+from dlbf.adversary.places import _high_product, cells_of_hashes
 from dlbf.errors import FormatError
 from dlbf.kernels.hashing import hash64
 from dlbf.learned.assembly import DIRECTORY, FLAG_OWN_KEYS, MEMBER, assemble
@@ -78,6 +78,7 @@ def test_public_names_are_complete():
 
 
 @given(st.binary(max_size=300), st.integers(0, 2**64 - 1))
+@example(b"x" * 300, 1)
 def test_key_with_hash_has_that_hash_and_the_text(text, value):
     key = key_with_hash(text, value)
     assert hash64(key) == value
@@ -98,6 +99,13 @@ def test_cells_of_hashes_are_the_cells_of_the_filter(keys, n_hashes, n_cells):
     hashes = np.array([hash64(key) for key in keys], dtype=np.uint64)
     bits = np.unpackbits(np.frombuffer(bytes(f._payload()), dtype=np.uint8), bitorder="little")
     assert set(np.flatnonzero(bits).tolist()) == set(cells_of_hashes(hashes, n_cells, n_hashes).ravel().tolist())
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50), st.integers(1, 2**62))
+@example([2**64 - 1], 2**32 + 1)
+def test_high_products_are_those_of_python(numbers, other):
+    found = _high_product(np.array(numbers, dtype=np.uint64), other)
+    assert found.tolist() == [number * other >> 64 for number in numbers]
 
 
 @given(st.binary(max_size=60), st.integers(0, 1000))
@@ -214,7 +222,7 @@ def test_pollution_raises_the_rate_of_an_unkeyed_filter_and_not_of_a_keyed_one(m
         found[secret] = outcome.queries
     # Of an honest filter half of the bits are set, of this one 0.29 by the first half of the keys and 0.35 by the other
     # half, which never meet: 0.64^7 against 0.5^7.
-    assert found[None].interval[0] > 0.02
+    assert found[None].interval[0] > 0.033
     assert found[SECRET].interval[0] <= 0.01
     assert found[SECRET].value <= 0.011
 

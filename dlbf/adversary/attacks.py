@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from dlbf.adversary.forging import key_with_hash
 from dlbf.adversary.oracle import Oracle
@@ -354,11 +355,12 @@ class Pollution(Attack):
             oracle.insert(batch)
 
 
-def _occupied_cells(inner: CellFilter) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _occupied_cells(inner: CellFilter) -> npt.NDArray[np.bool_]:
     """Which cells of a revealed filter are in use."""
     bits = np.unpackbits(np.frombuffer(bytes(inner._payload()), dtype=np.uint8), bitorder="little")
     width, n_cells = inner._param("cell_bits"), inner._param("n_cells")
-    return bits[: n_cells * width].reshape(n_cells, width).any(axis=1)
+    used: npt.NDArray[np.bool_] = bits[: n_cells * width].reshape(n_cells, width) != 0
+    return np.asarray(used.any(axis=1))
 
 
 class DeletionDriven(Attack):

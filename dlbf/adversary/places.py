@@ -21,7 +21,8 @@ def _high_product(a: Hashes, b: int) -> Hashes:
     a_high, a_low = a >> SHIFT, a & HALF
     low_high, high_low = a_low * b_high, a_high * b_low
     carry = ((a_low * b_low >> SHIFT) + (low_high & HALF) + (high_low & HALF)) >> SHIFT
-    return a_high * b_high + (low_high >> SHIFT) + (high_low >> SHIFT) + carry
+    product: Hashes = a_high * b_high + (low_high >> SHIFT) + (high_low >> SHIFT) + carry
+    return product
 
 
 def cells_of_hashes(hashes: Hashes, n_cells: int, n_hashes: int) -> Hashes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from dlbf.adversary import (
     play,
     reveal,
 )
+from dlbf.adversary.games import Setup
 from dlbf.bench.data import Split
 from dlbf.bench.timing import side_by_side
 from dlbf.learned import LearnedFilter
@@ -87,6 +89,11 @@ def _fit(split: Split, model: Model, design: str, keyed: bool, bound: float, **m
     )  # fmt: skip
 
 
+def _store_class() -> Any:
+    # Type checkers look for dlbf.storage in the folder dlbf, where it is not.
+    return importlib.import_module("dlbf.storage").Store
+
+
 def _row(found: Rate) -> dict[str, Any]:
     return {"value": found.value, "interval_99": list(found.interval), "hits": found.hits, "trials": found.trials}
 
@@ -127,14 +134,13 @@ def stores(
     split: Split, queries: int = 100_000, changes: int = 20_000, say: Say = lambda text: None
 ) -> list[dict[str, Any]]:
     """A default store under every attack: rate, lost keys, and the size of its filter."""
-    from dlbf.storage import Store
-
+    open_store = _store_class()
     rows = []
     for attack in ATTACKS:
         say(f"store: {attack.name}")
         with (
             tempfile.TemporaryDirectory() as folder,
-            Store(f"{folder}/store", fpr=FPR, sync="none", secret=SECRET) as store,
+            open_store(f"{folder}/store", fpr=FPR, sync="none", secret=SECRET) as store,
         ):
             with store.write() as txn:
                 for key in split.keys:
@@ -169,20 +175,20 @@ def games(
 ) -> list[dict[str, Any]]:
     """The five challenges, each round with another secret; the best attack that its rules allow."""
 
-    def classical(number: int) -> tuple[Any, Sequence[bytes]]:
+    def classical(number: int) -> tuple[Any, Collection[bytes]]:
         f = dlbf.BloomFilter(len(split.keys), FPR, secret=number.to_bytes(16, "little"))
         f.update(split.keys)
         return f, split.keys
 
-    def learned(number: int) -> tuple[Any, Sequence[bytes]]:
+    def learned(number: int) -> tuple[Any, Collection[bytes]]:
         secret = number.to_bytes(16, "little")
         return LearnedFilter.fit(
             split.keys, split.negatives, fpr=FPR, adversarial_fpr=BOUND, design="bodega", model=model, secret=secret,
             progress=False,
         ), split.keys  # fmt: skip
 
-    def with_room(design: str) -> Callable[[int], tuple[Any, Sequence[bytes]]]:
-        def setup(number: int) -> tuple[Any, Sequence[bytes]]:
+    def with_room(design: str) -> Setup:
+        def setup(number: int) -> tuple[Any, Collection[bytes]]:
             return LearnedFilter.fit(
                 split.keys, split.negatives, fpr=FPR, adversarial_fpr=BOUND, design=design, model=model,
                 secret=number.to_bytes(16, "little"), headroom=1.5, progress=False,
@@ -198,7 +204,7 @@ def games(
 
     rows = []
     for name, rules in CHALLENGES.items():
-        setups = {"bodega": learned} if rules.learned else {"keyed Bloom filter": classical}
+        setups: dict[str, Setup] = {"bodega": learned} if rules.learned else {"keyed Bloom filter": classical}
         if rules.changes:
             setups = {f"{design}, room for half as many again": with_room(design) for design in ("bodega", "auto")}
         for target, setup in setups.items():
@@ -210,14 +216,16 @@ def games(
 
 def price(split: Split, model: Model) -> dict[str, Any]:
     """Bits per key against the bound, from the scores of these keys; and filters of three bounds as built."""
-    shares = shares_from_scores(model.score_many(split.keys), model.score_many(split.negatives), 64)[:2]
+    key_shares, query_shares, _ = shares_from_scores(
+        model.score_many(split.keys), model.score_many(split.negatives), 64
+    )
     model_bits = 8 * model.nbytes / len(split.keys)
     built = []
     for bound in (0.02, 0.05, 0.2, 1.0):
         for fpr in (0.01, 0.001):
             lf = _fit(split, model, "plbf", True, bound, fpr=fpr)
             built.append({"adversarial_fpr": bound, "fpr": fpr, "bits_per_key": lf.bits_per_key})
-    return {"curve": bound_rows(*[share.tolist() for share in shares], model_bits, 31), "built": built}
+    return {"curve": bound_rows(key_shares.tolist(), query_shares.tolist(), model_bits, 31), "built": built}
 
 
 def draw_price(found: dict[str, Any], path: Path) -> None:
@@ -264,8 +272,7 @@ def _gets(store: Any) -> Callable[[Sequence[bytes]], None]:
 
 def costs(split: Split, model: Model, rounds: int = 60, say: Say = lambda text: None) -> list[dict[str, Any]]:
     """Reads of absent keys with and without the defence, in turns in one run."""
-    from dlbf.storage import Store
-
+    open_store = _store_class()
     pairs: list[tuple[str, str, str]] = []
     contenders: dict[str, Callable[[Sequence[bytes]], object]] = {}
 
@@ -275,8 +282,8 @@ def costs(split: Split, model: Model, rounds: int = 60, say: Say = lambda text: 
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        Store(f"{folder}/keyed", sync="none") as keyed,
-        Store(f"{folder}/unkeyed", sync="none", keyed=False) as unkeyed,
+        open_store(f"{folder}/keyed", sync="none") as keyed,
+        open_store(f"{folder}/unkeyed", sync="none", keyed=False) as unkeyed,
     ):
         say("filling two stores")
         for store in (keyed, unkeyed):

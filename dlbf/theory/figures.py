@@ -489,7 +489,7 @@ def _measured_urls() -> tuple[Panel, Claim]:
 def hybrid() -> Curves:
     """Predicted and measured rates of bodega and secure-bloom at equal memory, for every adversarial share."""
     pairs = (_measured_example(), _measured_urls())
-    panels, claims = zip(*pairs, strict=True)
+    panels, claims = tuple(panel for panel, _ in pairs), tuple(claim for _, claim in pairs)
     rows = [{"panel": number, **row} for number, panel in enumerate(panels, 1) for row in panel.rows]
     return Curves("hybrid-measured", "Forged high scores among ordinary queries", panels, claims, tuple(rows))
 
