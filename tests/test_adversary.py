@@ -3,10 +3,12 @@
 import doctest
 import functools
 import importlib
+import json
 import random
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from conftest import SECRET
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -34,6 +36,8 @@ from dlbf.adversary import (
     stated_bound,
 )
 from dlbf.adversary.places import _high_product, cells_of_hashes
+from dlbf.bench import adversary as bench_adversary
+from dlbf.cli import build
 from dlbf.errors import FormatError
 from dlbf.kernels.hashing import hash64
 from dlbf.learned.assembly import DIRECTORY, FLAG_OWN_KEYS, MEMBER, assemble
@@ -475,3 +479,37 @@ def test_keyed_sandwich_has_the_bound_of_bodega_at_equal_memory(bodega, sandwich
         return
     assert other.adversarial_fpr == pytest.approx(one.adversarial_fpr, rel=1e-9)
     assert other.fpr == pytest.approx(one.fpr, rel=1e-9)
+
+
+# --- the command line
+
+
+@pytest.mark.filterwarnings("ignore:.* negatives cannot show a rate")
+def test_bench_adversary_prints_tables_and_json(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.delenv("DLBF_DATA", raising=False)
+    monkeypatch.setattr("dlbf.bench.adversary.MODEL_BYTES", 512)
+    few = ["bench", "adversary", "--keys", "1500", "--queries", "1000", "--changes", "100", "--rounds", "2"]
+    picture = tmp_path / "price.svg"
+    run = CliRunner().invoke(
+        build(), [*few, "--design", "lbf", "--design", "cuckoo", "--picture", str(picture), "--json"]
+    )
+    assert run.exit_code == 0, run.output
+    figures = json.loads(run.stdout)
+    assert [row["name"] for row in figures["attacks"]] == ["lbf", "cuckoo", "cuckoo, keyed"]
+    assert figures["attacks"][0]["black-box mutation"]["trials"] == 1000
+    assert figures["attacks"][0]["hash collision"]["value"] == 1.0
+    assert "deletion" not in figures["attacks"][0]
+    assert {row["attack"] for row in figures["store"]} == {attack.name for attack in ATTACKS}
+    assert all(row["lost_keys"] == 0 for row in figures["store"])
+    assert [row["challenge"] for row in figures["games"]] == [*CHALLENGES, "insertion-resilient"]
+    curve = [row["FPR 0.01"] for row in figures["price"]["curve"]]
+    assert curve == sorted(curve, reverse=True)
+    assert len(figures["hybrid"]["shares"]) == 21
+    assert {row["what"] for row in figures["cost"]} >= {"Store.get", "keyed sandwich / bodega"}
+    assert b"<svg" in picture.read_bytes()
+    monkeypatch.setattr("dlbf.bench.adversary.ROWS", bench_adversary.ROWS[:1])
+    run = CliRunner().invoke(build(), [*few, "--only", "attacks", "--only", "price"])
+    assert run.exit_code == 0, run.output
+    assert "planned bound" in run.stdout
+    assert "the price of a bound" in run.stdout

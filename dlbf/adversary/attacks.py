@@ -39,7 +39,7 @@ BATCH = 512
 # How many of the newest finds are mutated further, and how often an old acquaintance is tried instead.
 POOL = 4096
 EXPLORE = 0.05
-# Mutations that a climbing adversary scores for each one it asks.
+# Most mutations that a climbing adversary scores at a time, in batches.
 CLIMB = 4
 # Tries in vain before an attack gives up: there may be no more keys of the kind.
 PATIENCE = 1000
@@ -176,6 +176,10 @@ class WhiteBoxMutation(Attack):
 
     name = "white-box mutation"
 
+    @staticmethod
+    def _enough(n: int) -> int:
+        return min(CLIMB * BATCH, n + n // 4 + 64)
+
     def _candidates(self, oracle: Oracle, n: int) -> list[bytes]:
         seen = oracle.revealed
         if seen is None:
@@ -188,7 +192,7 @@ class WhiteBoxMutation(Attack):
         chosen: list[bytes] = []
         taken: set[bytes] = set()
         for _ in range(PATIENCE):
-            pool = self._fresh(oracle, lambda: self._child(oracle), CLIMB * BATCH, taken)
+            pool = self._fresh(oracle, lambda: self._child(oracle), self._enough(n - len(chosen)), taken)
             if not pool:
                 break
             misses = seen.misses(pool, seen.weakest)
@@ -207,7 +211,7 @@ class WhiteBoxMutation(Attack):
         chosen: list[bytes] = []
         taken: set[bytes] = set()
         for _ in range(PATIENCE):
-            pool = self._fresh(oracle, lambda: self._child(oracle), CLIMB * BATCH, taken)
+            pool = self._fresh(oracle, lambda: self._child(oracle), self._enough(n - len(chosen)), taken)
             if not pool:
                 break
             hits = [key for key, yes in zip(pool, copy.contains_many(pool).tolist(), strict=True) if yes]

@@ -99,8 +99,9 @@ def _row(found: Rate) -> dict[str, Any]:
 
 
 def attacks(
-    split: Split, model: Model, queries: int = 100_000, changes: int = 20_000, say: Say = lambda text: None
-) -> list[dict[str, Any]]:
+    split: Split, model: Model, queries: int = 100_000, changes: int = 20_000, say: Say = lambda text: None,
+    only: Sequence[str] = (),
+) -> list[dict[str, Any]]:  # fmt: skip
     """Every design under every attack: the rate over distinct absent keys that the attack asked for.
 
     Everything but the secret is revealed to those who can use it.  Attacks that change the contents meet a filter of
@@ -108,6 +109,8 @@ def attacks(
     """
     rows: list[dict[str, Any]] = []
     for name, design, keyed, bound in ROWS:
+        if only and design not in only:
+            continue
         say(f"{name}: fitting")
         lf = _fit(split, model, design, keyed, bound)
         row: dict[str, Any] = {

@@ -246,11 +246,12 @@ ADVERSARY_SECTIONS = ("attacks", "store", "games", "price", "hybrid", "cost")
 @click.option("--changes", default=20_000, show_default=True, help="Keys that an attack inserts or removes.")
 @click.option("--rounds", default=60, show_default=True, help="Short turns of the timing; the best counts.")
 @click.option("--only", type=click.Choice(ADVERSARY_SECTIONS), multiple=True, help="Only these sections.")
+@click.option("--design", "designs", multiple=True, help="Attack only these designs.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the price of a bound here.")
 @click.option("--json", "as_json", is_flag=True, help="Figures for a machine, on standard output.")
 def adversary_command(
     data: str | None, n_keys: int, queries: int, changes: int, rounds: int, only: tuple[str, ...],
-    picture: Path | None, as_json: bool,
+    designs: tuple[str, ...], picture: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Every attack on every design, the games, the price of a bound, and what the defence costs."""
     from dlbf.bench import adversary as section
@@ -267,7 +268,7 @@ def adversary_command(
         status.update("training one model for all designs")
         model = section.train(split)
         if "attacks" in wanted:
-            figures["attacks"] = section.attacks(split, model, queries, changes, status.update)
+            figures["attacks"] = section.attacks(split, model, queries, changes, status.update, designs)
         if "store" in wanted:
             figures["store"] = section.stores(split, queries, changes, status.update)
         if "games" in wanted:
