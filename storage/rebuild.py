@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dlbf.errors import ChecksumError, FilterFullError, StoreError
 from dlbf.kernels.keys import read_keys
 from dlbf.storage import generations, misses, steps
-from dlbf.storage.build import Builder
+from dlbf.storage.build import TOO_MANY_ALIKE, Builder
 from dlbf.storage.drift import LEAST_KEYS, LEAST_NEGATIVES, observed_rate
 from dlbf.storage.layout import BUILD_KEY, LONG_KEY, STORE_KEY, BuildInfo, StoreInfo, Traffic
 from dlbf.storage.longkeys import long_state
@@ -331,6 +331,9 @@ def choose(prepared: Any, design: str, n_keys: int, fpr: float, secret: bytes | 
 
 # --- building and switching
 
+# A filter with that much more room than keys is not full because of their number.
+MOST_ROOM = 4.0
+
 
 def build(store: "Store", empty: Any, n_keys: int, phases: Phases) -> Builder:
     """Fill the filter while the store is in use; larger if the store outgrows it meanwhile."""
@@ -343,7 +346,9 @@ def build(store: "Store", empty: Any, n_keys: int, phases: Phases) -> Builder:
                 return builder
             except FilterFullError:
                 room *= 1.2
-                empty = generations.enlarged(empty, room)
+                if room > MOST_ROOM:
+                    raise StoreError(f"{store.path}: {TOO_MANY_ALIKE}; remove them and run rebuild() again") from None
+                empty = generations.enlarged(empty, 1.2)
 
 
 def switch(

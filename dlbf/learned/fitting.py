@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dlbf.kernels.hashing import hash64_many
 from dlbf.kernels.keys import read_keys
-from dlbf.learned.assembly import FEW_KEYS, MEMBER, build_parts, composite_bytes
+from dlbf.learned.assembly import FEW_KEYS, FLAG_HIDES_SCORE, FLAG_OWN_KEYS, MEMBER, build_parts, composite_bytes
 from dlbf.learned.explanation import Alternative, Explanation, Region
 from dlbf.learned.filter import LearnedFilter, predicted_rates
 from dlbf.models import Model, no_model, train
@@ -505,5 +505,6 @@ def _lay_out(
             held_out=len(held),
         )
 
-    made = LearnedFilter._assemble(parts, thresholds, model, hides, explain(None), capacity, fpr_target, secret)
+    flags = FLAG_HIDES_SCORE * hides | FLAG_OWN_KEYS * (secret is not None)
+    made = LearnedFilter._assemble(parts, thresholds, model, flags, explain(None), capacity, fpr_target, secret)
     return Prepared(made, held, explain)

@@ -15,6 +15,7 @@ __all__ = [
     "counting_deletability",
     "dlbf_deletability",
     "exact_bloom_fpr",
+    "hybrid_crossover",
     "hybrid_fpr",
     "lbf_2cbf_split",
     "lbf_3sbf_rates",
@@ -208,3 +209,43 @@ def hybrid_fpr(
         raise ValueError(f"expected share_high + share_low <= 1, found {share_high} + {share_low}")
     ordinary = bodega_fpr(model_fpr, high, low, model_tnr)
     return share_high * high + share_low * low + max(0.0, 1 - share_high - share_low) * ordinary
+
+
+def hybrid_crossover(
+    model_fpr: float,
+    high: float,
+    low: float,
+    plain: float,
+    high_weight: float = 1.0,
+    model_tnr: float | None = None,
+) -> float | None:
+    """Adversarial share of the queries at which a Bodega filter is no better than a keyed Bloom filter.
+
+    The rate is a straight line in that share, from ``FPR_DB`` to what the adversary meets.
+
+    Parameters
+    ----------
+    model_fpr, high, low, model_tnr
+        As for :func:`hybrid_fpr`.
+    plain : float
+        Rate of a keyed Bloom filter with the same memory.
+    high_weight : float
+        Share of the adversary's queries that score high.
+
+    Returns
+    -------
+    float or None
+        None if one of the two is better at every share.
+
+    Examples
+    --------
+    >>> round(hybrid_crossover(0.01, 0.3, 0.0, 0.01), 4)
+    0.0236
+    """
+    _share("plain", plain)
+    _share("high_weight", high_weight)
+    start = hybrid_fpr(model_fpr, high, low, 0.0, 0.0, model_tnr)
+    end = hybrid_fpr(model_fpr, high, low, high_weight, 1 - high_weight, model_tnr)
+    if (start <= plain) == (end <= plain):
+        return None
+    return (plain - start) / (end - start)
