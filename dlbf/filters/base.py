@@ -170,7 +170,11 @@ class Filter(FilterCore):
         return self._params[(COMMON_PARAMS + self.PARAMS).index(name)]
 
     def close(self) -> None:
-        """Let go of the buffer and, for a mapped file, write it back and close it; later use raises ValueError."""
+        """Let go of the buffer and, for a mapped file, write it back and close it; later use raises ValueError.
+
+        Waits for :class:`dlbf.capi.FilterReader` objects of other threads; one of this thread's own is a DlbfError.
+        """
+        self._check_readers()
         file, self._file = self._file, None
         if file is not None:
             file.close(self)
