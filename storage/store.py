@@ -359,6 +359,9 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         except (OSError, ValueError) as error:
             log.warning("%s: reading without the filter: the meta pages cannot be mapped (%s)", self.path, error)
             return
+        if hasattr(mmap, "MADV_RANDOM"):
+            # Else the system reads ahead, megabytes on some disks, when these two pages have been put out of memory.
+            meta_map.madvise(mmap.MADV_RANDOM)
         # The id may rise between two looks; a layout that is not understood stays wrong.
         for _ in range(10):
             before = self._env.info()["last_txnid"]
