@@ -53,7 +53,7 @@ $(VENV)/.docs: $(VENV)/.built
 	touch $@
 
 docs: $(VENV)/.docs build/types ## the documentation, warnings are errors; in build/site
-	$(BIN)/python -m mkdocs build --strict -q
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -q
 
 coverage: $(VENV)/.built ## Python and Cython lines that the tests execute; builds apart, in build/coverage
 	$(BIN)/python .ci/coverage.py --missing

@@ -75,6 +75,13 @@ class Filter(FilterCore):
 
     Subclasses define ``KIND``, ``PARAMS`` (names of their own parameters), ``_payload_bytes(params)``, which
     also checks them, and ``_apply(params)``, which hands them to the kernel.
+
+    Examples
+    --------
+    >>> import dlbf
+    >>> f = dlbf.CuckooFilter(100)
+    >>> isinstance(f, Filter), f.capacity, f.fpr_target, len(f)
+    (True, 100, 0.01, 0)
     """
 
     KIND: ClassVar[int]

@@ -190,6 +190,18 @@ def open_filter(
         If the file is not a whole, unchanged filter.
     DlbfError
         If somebody else has it open in a way that excludes this one.
+
+    Examples
+    --------
+    >>> import dlbf, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> dlbf.CuckooFilter(100).save(f"{folder.name}/f.dlbf")
+    >>> with dlbf.open_filter(f"{folder.name}/f.dlbf", "r+") as f:
+    ...     f.add(b"key")
+    >>> with dlbf.open_filter(f"{folder.name}/f.dlbf") as f:
+    ...     b"key" in f, f.is_writable
+    (True, False)
+    >>> folder.cleanup()
     """
     if mode not in ("r", "r+"):
         raise ValueError(f"mode must be 'r' or 'r+', found {mode!r}; to make a new file use filter.save(path)")
