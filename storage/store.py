@@ -162,6 +162,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     >>> with Store(folder.name + "/store", readonly=True) as s:
     ...     len(s), s.verify().ok, s.stats().state
     (2, True, 'filtering')
+    >>> folder.cleanup()
     """
 
     def __init__(
