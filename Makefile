@@ -39,7 +39,7 @@ lint: $(VENV)/.built build/types ## linters, types, stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint dlbf tests/cython_example
-	MYPYPATH=build/types $(BIN)/mypy --strict -p dlbf -p dlbf.storage
+	MYPYPATH=build/types $(BIN)/mypy --strict -p dlbf
 	$(STUBTEST) $(STUBS)
 
 # The package as it is installed: type checkers do not follow the hook by which a checkout finds storage/.
@@ -65,7 +65,7 @@ dist: $(VENV)/.built ## sdist, and the wheel built from it, in dist/
 check-dist: dist ## install the wheel in fresh environments, try it, check its types
 	DLBF_WHEEL="$$(ls $(CURDIR)/dist/*.whl)" $(BIN)/python -m pytest -q tests/test_packaging.py
 	rm -rf build/installed && $(PIP) --no-deps --target build/installed dist/*.whl
-	MYPYPATH=build/installed $(BIN)/mypy --strict -p dlbf -p dlbf.storage
+	MYPYPATH=build/installed $(BIN)/mypy --strict -p dlbf
 	cd build/installed && PYTHONPATH=. MYPYPATH=. $(STUBTEST) $(STUBS)
 
 bench: $(VENV)/.peers ## our filters beside their peers

@@ -4,8 +4,8 @@ Threads: any number of readers, or one writer.  Operations on one key hold the G
 it and pass a gate, so a reader never sees half of a change.
 
 Taking the GIL back while another thread wants it costs as much as thousands of keys, so a batch does that as rarely as
-its source allows (see keys.pyx).  Passing the gate needs the GIL, leaving it does not: a reading batch leaves as soon as
-somebody waits to write, a writing batch after ``WRITE_CHUNKS``.
+its source allows (see keys.pyx).  Passing the gate needs the GIL, leaving it does not: a reading batch leaves as soon
+as somebody waits to write, a writing batch after ``WRITE_CHUNKS``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
