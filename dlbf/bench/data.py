@@ -15,7 +15,17 @@ from pathlib import Path
 
 from dlbf.bench.keys import listed_urls, ordinary_urls
 
-__all__ = ["Split", "choose_keys", "data_folder", "data_words", "hard_split", "random_split", "read_lines", "read_urls"]
+__all__ = [
+    "Split",
+    "choose_keys",
+    "data_folder",
+    "data_words",
+    "hard_split",
+    "random_split",
+    "read_lines",
+    "read_named",
+    "read_urls",
+]
 
 IPV4 = re.compile(rb"\d+\.\d+\.\d+\.\d+(/|$)")
 
@@ -67,14 +77,19 @@ def read_lines(path: Path) -> list[bytes]:
     return [line for line in raw.split(b"\n") if line]
 
 
+def read_named(folder: Path, name: str) -> list[bytes]:
+    """The lines of a file of the folder, plain or compressed, in their order."""
+    paths = [path for suffix in ("", ".xz", ".gz") if (path := folder / f"{name}{suffix}").exists()]
+    if not paths:
+        raise FileNotFoundError(f"{folder}: expected {name}, {name}.xz or {name}.gz there")
+    return read_lines(paths[0])
+
+
 def read_urls(folder: Path) -> tuple[list[bytes], list[bytes]]:
     """Keys and absent keys, each shuffled in the same way every time."""
     found = []
     for name in ("urls.malicious.txt", "urls.benign.txt"):
-        paths = [path for suffix in ("", ".xz", ".gz") if (path := folder / f"{name}{suffix}").exists()]
-        if not paths:
-            raise FileNotFoundError(f"{folder}: expected {name}, {name}.xz or {name}.gz there")
-        lines = read_lines(paths[0])
+        lines = read_named(folder, name)
         random.Random(name).shuffle(lines)
         found.append(lines)
     return found[0], found[1]

@@ -143,12 +143,17 @@ class Fuse:
         return self.make(keys)
 
 
+def n_learnt(n_keys: int) -> int:
+    """Absent keys that a model learns from: as many as there are keys, and enough to show a rate of 1 %."""
+    return max(n_keys, 10_000)
+
+
 class Learned:
     """Ours with a model; the negatives it learns from are not those that are asked for."""
 
     def __init__(self, n: int, fpr: float) -> None:
         self.fpr = fpr
-        self.negatives = list(ordinary_urls(n))
+        self.negatives = list(ordinary_urls(n_learnt(n)))
 
     def build_from(self, keys: list[bytes]) -> Any:
         return dlbf.LearnedFilter.fit(
@@ -242,7 +247,7 @@ def measure(
     keys = list(listed_urls(n_keys))
     # One stream: the first of it is what a model learns from (see Learned), what follows is asked for.
     n_turn = min(n_queries, TURN_QUERIES)
-    stream = itertools.islice(ordinary_urls(n_keys + n_queries + rounds * n_turn), n_keys, None)
+    stream = itertools.islice(ordinary_urls(10**9), n_learnt(n_keys), None)
     absent = list(itertools.islice(stream, n_queries))
     rows: dict[str, Row] = {}
     filters: dict[str, Any] = {}

@@ -126,8 +126,9 @@ def _filters(n_keys: int, rounds: int, say: Say) -> tuple[dict[str, dict[str, fl
         say("fitting a model")
         # The model learns from keys that are not stored: those it knows score higher than those still to come, and
         # regions sized by them would soon be full.
+        n_learnt = max(learnt, 10_000)  # fewer absent keys cannot show a rate of 1 %
         likes, unlikes, unseen = (
-            make_keys(np.arange(first, first + learnt)) for first in (ABSENT // 2, 2 * ABSENT, 3 * ABSENT)
+            make_keys(np.arange(first, first + n_learnt)) for first in (ABSENT // 2, 2 * ABSENT, 3 * ABSENT)
         )
         keys = make_keys(np.arange(learnt))
         start = time.perf_counter()

@@ -12,9 +12,18 @@ __all__ = ["main"]
 COMMANDS = {
     "demo": "The main job, end to end, on keys made here.",
     "bench": "Measure dlbf beside its peers, same keys, same run.",
+    "completion": "Print the script that makes a shell complete dlbf's commands.",
+    "delete": "Delete keys from a store.",
+    "export": "Write a store's records to a file: TSV, JSON lines or keys.",
     "fit": "Fit a learned filter to a file of keys and a file of absent keys.",
-    "info": "What a filter file is: kind, geometry, size, plan.",
+    "get": "Look up keys in a store.",
+    "info": "What a store or a filter file is; whether a store should be rebuilt.",
+    "load": "Fill a store from a file: TSV, JSON lines or keys.",
     "plan": "Predict every design for a model and a budget; or draw the published figures.",
+    "put": "Store one key, in a new store if there is none.",
+    "rebuild": "Learn a store's filter anew, while the store is in use.",
+    "scan": "Look through a store in the order of its keys.",
+    "verify": "Compare a store's filter with its data; check every record.",
 }
 
 # What an optional dependency comes with.
