@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from dlbf.bench import data, tables
+from dlbf.bench import data
 from dlbf.bench.keys import listed_urls, ordinary_urls
 from dlbf.bench.timing import Timing, machine, side_by_side
 from dlbf.cli import build
@@ -38,6 +38,7 @@ def test_filters_section(form):
     assert figures["machine"].keys() == machine().keys()
 
 
+@pytest.mark.filterwarnings("ignore:.* negatives cannot show a rate")
 def test_learned_section(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "tradeoff.png"
@@ -49,35 +50,6 @@ def test_learned_section(tmp_path):
 def test_models_section(monkeypatch):
     monkeypatch.setattr("dlbf.bench.models.SIZES", ((256, 4), (512, 8)))
     assert "naive-bayes" in bench("models", "--keys", 1500, "--rounds", 2)
-
-
-def test_store_section(tmp_path):
-    pytest.importorskip("rocksdict")
-    few = (
-        "--keys",
-        1000,
-        "--operations",
-        100,
-        "--cold-operations",
-        50,
-        "--rounds",
-        1,
-        "--mix",
-        "A",
-        "--folder",
-        tmp_path,
-    )
-    told = bench("store", *few)
-    assert "py-lmdb" in told
-
-
-def test_scale_section(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    for name, value in (("SIZES", (1000, 3000)), ("BATCH", 1000), ("LEARN_FROM", 1000), ("RECOVERY_COMMITS", 5)):
-        monkeypatch.setattr(f"dlbf.bench.scale.{name}", value)
-    told = bench("scale", "--max-keys", 3000, "--rounds", 2, "--folder", tmp_path, "--plot", tmp_path / "curves.svg")
-    assert "<svg" in (tmp_path / "curves.svg").read_text()
-    assert "3,000" in told
 
 
 def test_data_folder_is_read_whatever_its_packing(tmp_path, monkeypatch):
@@ -112,10 +84,3 @@ def test_timing_ratio_is_best_over_best():
     found = side_by_side({"one": lambda keys: len(keys), "two": lambda keys: sorted(keys)}, lambda n: [b"k"] * 10, 3)
     assert set(found) == {"one", "two"}
     assert all(timing.best > 0 for timing in found.values())
-
-
-def test_tables_that_need_no_record_are_current():
-    root = tables.ROOT
-    text = (root / "README.md").read_text()
-    block = next(found for found in tables.BLOCK.finditer(text) if found["name"] == "which-filter")
-    assert tables.render("which-filter", root) == block["body"]
