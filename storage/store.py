@@ -182,6 +182,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     >>> with Store(folder.name + "/store", readonly=True) as s:
     ...     len(s), s.verify().ok, s.stats().state
     (2, True, 'filtering')
+    >>> folder.cleanup()
     """
 
     # Longest key that the compiled read path may look for in ``data`` by itself.

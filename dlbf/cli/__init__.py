@@ -26,6 +26,19 @@ COMMANDS = {
     "verify": "Compare a store's filter with its data; check every record.",
 }
 
+# What an optional dependency comes with.
+EXTRAS = {
+    "sklearn": "train",
+    "scipy": "train",
+    "rich": "cli",
+    "matplotlib": "plot",
+    "rbloom": "bench",
+    "rocksdict": "engines",
+    "plyvel": "engines",
+    "redis": "engines",
+    "valkey": "engines",
+}
+
 
 def build() -> "click.Group":
     """The click group, with commands imported on first use."""
@@ -41,6 +54,13 @@ def build() -> "click.Group":
                 return super().invoke(ctx)
             except DlbfError as error:
                 raise click.ClickException(str(error)) from error
+            except ModuleNotFoundError as error:
+                extra = EXTRAS.get((error.name or "").partition(".")[0])
+                if extra is None:
+                    raise
+                raise click.ClickException(
+                    f"this needs the [{extra}] extra ({error}); install it with: pip install 'dlbf[{extra}]'"
+                ) from error
 
     @click.group(
         cls=Commands,

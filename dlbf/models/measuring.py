@@ -31,6 +31,13 @@ class Quality(NamedTuple):
         G and H, low scores first.
     thresholds : tuple of int or float
         A key of region r has ``thresholds[r - 1] <= score < thresholds[r]``.
+
+    Examples
+    --------
+    >>> keys, queries = np.array([5, 6, 7, 8] * 50), np.array([1, 2, 3, 6] * 50)
+    >>> quality = measure(keys, queries)
+    >>> quality.kl > 0, len(quality.key_shares) == len(quality.thresholds) + 1
+    (True, True)
     """
 
     kl: float
@@ -95,7 +102,14 @@ def choose_thresholds(key_scores: Array, query_scores: Array, n_regions: int = 8
 
 
 def region_shares(thresholds: Array, key_scores: Array, query_scores: Array) -> tuple[Array, Array]:
-    """The shares G and H of the regions; H with one imagined query in each, so that none is free."""
+    """The shares G and H of the regions; H with one imagined query in each, so that none is free.
+
+    Examples
+    --------
+    >>> keys, queries = region_shares(np.array([5]), np.array([4, 6, 7, 8]), np.array([1, 2, 3]))
+    >>> keys.tolist(), queries.tolist()
+    ([0.25, 0.75], [0.8, 0.2])
+    """
     n = len(thresholds) + 1
     keys = np.bincount(np.searchsorted(thresholds, key_scores, side="right"), minlength=n)
     queries = np.bincount(np.searchsorted(thresholds, query_scores, side="right"), minlength=n) + 1.0

@@ -56,6 +56,13 @@ class Allocation:
         ``sum H e``, ``sum G e`` (one minus the deletability) and ``max e``.
     multipliers : tuple of float
         Bits per key that one unit of ``f`` and of ``1 - D`` is worth at the optimum.
+
+    Examples
+    --------
+    >>> from dlbf.theory import allocate, base_costs
+    >>> a = allocate([0.2, 0.8], [0.9, 0.1], base_costs("bits"), fpr=0.01)
+    >>> a.feasible, [round(rate, 4) for rate in a.rates], round(a.bits, 2)
+    (True, [0.0022, 0.08], 6.75)
     """
 
     feasible: bool
@@ -652,7 +659,14 @@ def smallest_budget(
     deletability: float = 0.0,
     adversarial_fpr: float = 1.0,
 ) -> float:
-    """Fewest bits per key that meet the deletability and adversarial targets at all; inf when none do."""
+    """Fewest bits per key that meet the deletability and adversarial targets at all; inf when none do.
+
+    Examples
+    --------
+    >>> from dlbf.theory import base_costs
+    >>> round(smallest_budget([0.2, 0.8], [0.9, 0.1], base_costs("cuckoo"), deletability=0.9), 2)
+    5.52
+    """
     found = allocate(
         key_shares, query_shares, costs, fpr=1.0, deletability=deletability, adversarial_fpr=adversarial_fpr
     )

@@ -46,6 +46,13 @@ class Thresholds:
         Filters for these regions.
     bound : float
         No choice of at most as many regions, and no allocation, can have fewer bits (or a lower rate) than this.
+
+    Examples
+    --------
+    >>> from dlbf.theory import base_costs
+    >>> found = cheapest_thresholds([0.1, 0.2, 0.7], [0.7, 0.25, 0.05], 2, base_costs("bits"), fpr=0.01)
+    >>> found.cuts, round(found.allocation.bits, 2)
+    ((2,), 6.46)
     """
 
     cuts: tuple[int, ...]
@@ -143,6 +150,12 @@ def cheapest_thresholds(
         As for :func:`dlbf.theory.allocation.allocate`.
     rounds : int
         Most rounds of cuts and prices; it stops as soon as the bound proves the result within ``1e-4``.
+
+    Examples
+    --------
+    >>> from dlbf.theory import base_costs
+    >>> cheapest_thresholds([0.1, 0.2, 0.7], [0.7, 0.25, 0.05], 3, base_costs("bits"), fpr=0.01).cuts
+    (1, 2)
     """
     keys, queries = as_shares(key_shares, query_shares)
     _check(regions, query_floor)
