@@ -22,6 +22,12 @@ STEPS = (
     "switch-written",
     "switch-done",
     "broken-marked",
+    "rebuild-negatives",
+    "rebuild-scan",
+    "rebuild-train",
+    "rebuild-build",
+    "rebuild-measure",
+    "rebuild-switch",
 )
 
 _hook: Callable[[str], None] | None = None

@@ -14,8 +14,10 @@ COMMANDS = {
     "demo": "The main job, end to end, on keys made here.",
     "bench": "Measure dlbf beside its peers, same keys, same run.",
     "fit": "Fit a learned filter to a file of keys and a file of absent keys.",
-    "info": "What a filter file is: kind, geometry, size, plan.",
+    "info": "What a store or a filter file is; whether a store should be rebuilt.",
     "plan": "Predict every design for a model and a budget; or draw the published figures.",
+    "rebuild": "Learn a store's filter anew, while the store is in use.",
+    "verify": "Compare a store's filter with its data; check every record.",
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
-__all__ = ["read_keys_from"]
+__all__ = ["read_keys_from", "read_secret"]
 
 OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
 
@@ -91,3 +91,13 @@ def _from_parquet(path: Path, column: str | None) -> list[bytes]:
     if any(not isinstance(value, str | bytes | None) for value in values):
         raise click.ClickException(f"{path}: column {wanted!r} holds neither text nor bytes")
     return [value if isinstance(value, bytes) else value.encode() for value in values if value]
+
+
+def read_secret(path: Path) -> bytes:
+    """The 16 bytes of a secret from a file."""
+    secret = path.read_bytes()
+    if len(secret) != 16:
+        raise click.ClickException(
+            f"{path}: a secret has 16 bytes, found {len(secret)}; make one with: head -c 16 /dev/urandom"
+        )
+    return secret
