@@ -50,7 +50,7 @@ ctypedef struct Model:
     uint32_t n_items                     # trees, or terms
     uint32_t needed                      # bit v: value v is used
     int32_t bias
-    uint32_t simd                        # the processor has AVX2; the score is the same
+    uint32_t simd                        # 0: none, 1: AVX2, 2: AVX-512; the score is the same
     const uint8_t* data                  # the payload
     const uint8_t* nodes                 # trees: after the first_node array
     const uint64_t* low                  # count tables of the features module
@@ -84,7 +84,7 @@ cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n
     if model.kind == MODEL_NONE:
         return 0
     if model.view == VIEW_LEXICAL:
-        lexical_values(key, n_bytes, model.split_byte, model.needed, model.low, model.high, values)
+        lexical_values(key, n_bytes, model.split_byte, model.needed, <int>model.simd, model.low, model.high, values)
     else:
         numeric_values(key, n_bytes, values)
     if model.kind == MODEL_TREES:
