@@ -15,6 +15,7 @@ COMMANDS = {
     "bench": "Measure dlbf beside its peers, same keys, same run.",
     "fit": "Fit a learned filter to a file of keys and a file of absent keys.",
     "info": "What a filter file is: kind, geometry, size, plan.",
+    "report": "Which filter fits a file of keys, and why: one HTML page.",
     "plan": "Predict every design for a model and a budget; or draw the published figures.",
 }
 
