@@ -23,7 +23,7 @@ from dlbf.report.comparing import (
     peer_rows,
     sample_evenly,
 )
-from dlbf.report.inputs import Inputs
+from dlbf.report.inputs import UNSEEN_ONE_IN, Inputs
 from dlbf.report.readpath import measure_read_path
 from dlbf.report.wording import count, file_size, percent, plain_words, show_key
 from dlbf.theory import DESIGNS
@@ -40,6 +40,8 @@ HISTOGRAM_BINS = 44
 EXAMPLES = 3
 # Below this many keys any filter is a few kilobytes.
 FEW_KEYS = 1000
+# Score histograms that overlap less than this can be told apart by eye.
+TELLS_APART = 0.6
 # What a read from a disk is taken to cost, in nanoseconds, where the page shows one; said to be an assumption there.
 DISK_READ_NS = 100_000
 
@@ -79,14 +81,11 @@ def collect(
 
     n_keys = inputs.n_keys
     names = SHORT_LIST if quick else tuple(DESIGNS)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        lf = LearnedFilter.fit(
-            inputs.keys, inputs.learnt, fpr=targets.fpr, deletability=targets.deletability,
-            adversarial_fpr=targets.adversarial_fpr, secret=targets.secret, random_state=targets.seed,
-            model="ngram" if quick else "auto", progress=part(0.02, 0.3),
-        )  # fmt: skip
+    lf, few = _fit(inputs, targets, quick, part(0.02, 0.3))
     basis, compared = _basis(lf, inputs, targets, part(0.3, 0.35))
+    if basis is lf and lf.nbytes >= (without := _fit_plain(inputs, targets)).nbytes:
+        # What was planned to be a little smaller came out no smaller: a model must earn its place.
+        lf, compared = without, True
     asked, made_up = _asked(inputs)
     main = built_row(lf, inputs.keys, asked, n_keys)
     sample = sample_evenly(inputs.keys, BUILT_KEYS)
@@ -110,6 +109,7 @@ def collect(
     )
     learned = bool(main["uses_model"])
     read_path = None if times is None else _read_path(times, main, plain_row, learned)
+    scores = None if basis is None else _scores(basis, compared, inputs)
     figures: dict[str, Any] = {
         "dlbf": dlbf.__version__,
         "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -122,13 +122,13 @@ def collect(
             "seed": targets.seed,
         },
         "inputs": _input_figures(inputs, len(sample), len(asked), made_up),
-        "warnings": _warnings(inputs, targets, lf, compared, made_up, [str(w.message) for w in caught]),
-        "recommendation": _recommendation(inputs, lf, main, plain_row, read_path, targets),
+        "warnings": _warnings(inputs, targets, lf, scores if compared else None, few),
+        "recommendation": _recommendation(inputs, lf, main, plain_row, read_path, scores if compared else None),
         "designs": rows,
         "peers": peers,
         "curves": drawn,
         "tradeoff": tradeoff,
-        "scores": None if basis is None else _scores(basis, compared, inputs),
+        "scores": scores,
         "regions": _regions(lf, inputs, examples),
         "read_path": read_path,
         "examples_shown": examples,
@@ -148,6 +148,32 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (float, np.floating)):
         return float(value) if math.isfinite(value) else None
     return value
+
+
+def _fit(inputs: Inputs, targets: Targets, quick: bool, say: Say) -> tuple[LearnedFilter, bool]:
+    """The filter that ``dlbf fit`` would make, and whether it said that the absent keys are too few."""
+    # A quick model is not searched for, so its size has to be guessed: under half a bit per key.
+    guess: dict[str, Any] = {
+        "model": "ngram",
+        "max_model_bytes": int(min(8192, max(256, 2 ** int(math.log2(len(inputs.keys) / 20))))),
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        lf = LearnedFilter.fit(
+            inputs.keys, inputs.learnt, fpr=targets.fpr, deletability=targets.deletability,
+            adversarial_fpr=targets.adversarial_fpr, secret=targets.secret, random_state=targets.seed, progress=say,
+            **(guess if quick else {}),
+        )  # fmt: skip
+    return lf, bool(caught)
+
+
+def _fit_plain(inputs: Inputs, targets: Targets) -> LearnedFilter:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return LearnedFilter.fit(
+            inputs.keys, inputs.learnt, fpr=targets.fpr, deletability=targets.deletability, model=None,
+            adversarial_fpr=targets.adversarial_fpr, secret=targets.secret, random_state=targets.seed, progress=False,
+        )  # fmt: skip
 
 
 def _basis(lf: LearnedFilter, inputs: Inputs, targets: Targets, say: Say) -> tuple[LearnedFilter | None, bool]:
@@ -313,9 +339,9 @@ def _recommendation(
     main: dict[str, Any],
     plain: dict[str, Any] | None,
     read_path: dict[str, Any] | None,
-    targets: Targets,
+    rejected: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """The answer, its figures, and one sentence."""
+    """The answer, its figures, and one sentence; ``rejected`` are the scores of a model that did not pay."""
     learned = lf.model.kind != "none"
     n_bytes = main["bytes"]
     base = lf.plan.regions[0].base
@@ -339,6 +365,11 @@ def _recommendation(
             why = "there are no absent keys to learn from"
         elif len(inputs.keys) < FEW_KEYS:
             why = "with so few keys a model would be larger than the filter"
+        elif rejected is not None and rejected["overlap"] < TELLS_APART:
+            why = (
+                "a model can tell your keys from absent ones, but for so few keys, and with what you ask of removed "
+                "keys, it would save less than it costs"
+            )
         else:
             why = "a model would save less than it costs, because your keys look like the absent ones"
         sentence = (
@@ -372,19 +403,20 @@ def _recommendation(
 
 
 def _warnings(
-    inputs: Inputs, targets: Targets, lf: LearnedFilter, compared: bool, made_up: bool, caught: list[str]
+    inputs: Inputs, targets: Targets, lf: LearnedFilter, rejected: dict[str, Any] | None, few: bool
 ) -> list[str]:
     """What a reader should know before trusting the page, most important first."""
     found = []
     negatives = len(inputs.learnt) + len(inputs.unseen)
-    enough = math.ceil(30 / targets.fpr / 0.5 / 0.75)
+    # Thirty false alarms among the unseen, which are a quarter: an error of about a fifth.
+    enough = math.ceil(30 / targets.fpr * UNSEEN_ONE_IN)
     if not negatives:
         found.append(
             "There are no absent keys, so nothing could be learnt: the figures below are for filters without a model, "
             "measured with made-up keys. Give a sample of what is really asked for and not there, at least "
             f"{count(enough)} keys."
         )
-    elif caught or len(inputs.unseen) * targets.fpr < 30:
+    elif few or negatives < enough:
         found.append(
             f"Only {count(negatives)} absent keys: too few to show a rate of {percent(targets.fpr)} well. The measured "
             f"rates are rough and the filter is larger than it need be; give at least {count(enough)}."
@@ -402,7 +434,7 @@ def _warnings(
             f"{count(inputs.repeated_negatives)} absent keys are repeats. They count as often as they are asked for; "
             "the same key is never both learnt from and measured on."
         )
-    if compared and len(inputs.keys) >= FEW_KEYS:
+    if rejected is not None and rejected["overlap"] >= TELLS_APART and len(inputs.keys) >= FEW_KEYS:
         found.append(
             "The absent keys look like the stored ones: no model tells them apart well enough to pay for itself. That "
             "is normal for random ids and hashes, and nothing is wrong."

@@ -509,8 +509,9 @@ def _scores(page: Page) -> str:
     )  # fmt: skip
     if alone:
         told = (
-            "The model was trained only to show you this: the two sides overlap so much that it would not pay for "
-            "itself, and the recommendation is to do without."
+            "This model was trained only to show you this: it would not pay for itself, and the recommendation is to "
+            "do without. The more the two sides overlap, the less a model can help; and for few keys even a good one "
+            "costs more than it saves."
         )
     else:
         told = (
