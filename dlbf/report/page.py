@@ -9,6 +9,7 @@ import math
 import shlex
 from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from dlbf.report import wording
@@ -88,7 +89,7 @@ def _safe_json(figures: dict[str, Any]) -> str:
 
 
 def _title(page: Page) -> str:
-    return f"Which filter fits {page.get('inputs.keys.name')}?"
+    return f"Which filter fits {Path(page.get('inputs.keys.name')).name}?"
 
 
 def _head(page: Page) -> str:
@@ -197,7 +198,7 @@ def _designs(page: Page) -> str:
         chosen = _is_chosen(page, rows[i])
         what = "can delete" if rows[i]["deletable"] else "cannot delete"
         style = "main" if chosen else "plain"
-        bars.append((f"{_row_title(rows[i])} ({what})", rows[i]["bytes"], file_size(rows[i]["bytes"]), style))
+        bars.append((f"{_row_title(rows[i])}, {what}", rows[i]["bytes"], file_size(rows[i]["bytes"]), style))
     chart = bar_chart(
         "Memory of each filter for your keys",
         "Bars, smallest first: " + "; ".join(f"{name}, {shown}" for name, _, shown, _ in bars) + ".",
@@ -215,23 +216,36 @@ def _designs(page: Page) -> str:
             f"<details><summary>The other {len(others)} designs from the literature</summary>"
             f"{_design_table(page, others, 'Same targets, same model, same keys.')}</details>"
         )
-    built = page.num("inputs.built_keys", count)
+    built = (
+        f"Each was really built, for {page.num('inputs.built_keys', count)} of your keys; sizes are for all of them."
+    )
     return (
         f"<section><h2>What each kind of filter would cost</h2><p>All were asked for the same: at most {target} false "
         f"alarms and, where keys can be removed at all, at least {forget} of the removed keys forgotten. Shorter bars "
-        f"are better.</p><div class='pair'><figure>{chart}</figure><div><h3>How to choose</h3><p><b>Can delete?</b> "
-        "If keys ever leave your set, a filter that cannot delete must be rebuilt, or its false alarms grow. <b>Can "
-        "lose keys?</b> A filter that can may deny a key that is stored; dlbf never recommends one.</p><p><b>Forged "
-        "keys that pass</b> is the worst case: somebody who knows the model sends absent keys that look as much like "
-        "yours as possible.</p></div></div>"
-        + _design_table(page, short, "Each was really built for ").replace(
-            "Each was really built for ",
-            f"Each was really built for {built} of your keys; sizes are for all of them. ",
-            1,
-        )
-        + more
-        + _peers(page)
-        + "</section>"
+        "are better.</p>"
+        f'<div class="pair"><figure>{chart}</figure><div><h3>How to choose</h3>{_why_not_smaller(page, able)}'
+        "<p><b>Can delete?</b> If keys ever leave your set, a filter that cannot delete must be rebuilt, or its "
+        "false alarms grow. <b>Can lose keys?</b> A filter that can may deny a key that is stored; dlbf never "
+        "recommends one.</p><p><b>Forged keys that pass</b> is the worst case: somebody who knows the model sends "
+        "absent keys that look as much like yours as "
+        f"possible.</p></div></div>{_design_table(page, short, built)}{more}{_peers(page)}</section>"
+    )
+
+
+def _why_not_smaller(page: Page, able: Sequence[int]) -> str:
+    """Why the recommendation is not the shortest bar, where it is not."""
+    rows = page.get("designs")
+    smaller = [
+        design_title(rows[i]["design"])
+        for i in able
+        if rows[i]["bytes"] < page.get("recommendation.bytes") and not rows[i]["deletable"]
+    ]
+    if not smaller:
+        return ""
+    names = escape(" and ".join(smaller).lower() if len(smaller) < 3 else "others")
+    return (
+        f"<p><b>Why not the shortest bar?</b> The {names} cannot delete, and what it saves is the price of forgetting "
+        "removed keys. If your keys never leave, make this report again with <code>--deletability 0</code>.</p>"
     )
 
 
@@ -242,13 +256,13 @@ def _is_chosen(page: Page, row: dict[str, Any]) -> bool:
 def _row_title(row: dict[str, Any]) -> str:
     title = design_title(row["design"])
     if row["design"] == "auto" and row["feasible"]:
-        return f"{title}, learned" if row["uses_model"] else f"{title}: no model"
+        return f"{title} (learned)" if row["uses_model"] else f"{title} (no model)"
     return title
 
 
 def _cell(label: str, content: str, kind: str = "") -> str:
     attribute = f' class="{kind}"' if kind else ""
-    return f'<td data-label="{escape(label)}"{attribute}>{content}</td>'
+    return f'<td data-label="{escape(label)}"{attribute}><span>{content}</span></td>'
 
 
 DESIGN_COLUMNS = (
@@ -410,7 +424,7 @@ def _curve_table(page: Page) -> str:
             f'class="sub">{what}</span></th>{"".join(cells)}</tr>'
         )
     return (
-        "<details><summary>The same as a table: bits per key at each rate</summary>"
+        '<details class="numbers"><summary>The same as a table: bits per key at each rate</summary>'
         f'<table class="wide"><caption>Computed from the scores of your keys, model included.</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></details>"
     )
@@ -482,8 +496,8 @@ def _tradeoff_tables(page: Page) -> str:
         for i in range(len(page.get("tradeoff.forged")))
     )
     return (
-        "<details><summary>The same as tables</summary>"
-        f'<table class="wide"><caption>Bits per key, model included, computed from the scores of your keys.</caption>'
+        '<details class="numbers"><summary>The same as tables</summary><table class="wide"><caption>Bits per key, '
+        "model included, computed from the scores of your keys.</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table><table><caption>Forged keys allowed to "
         "pass, and the bits per key it takes.</caption><thead><tr><th "
         'scope="col">Forged keys that pass</th><th scope="col">Bits per '
@@ -522,10 +536,10 @@ def _scores(page: Page) -> str:
     table = "" if alone else _region_table(page)
     return (
         f'<section><h2>What the model sees</h2><div class="pair"><figure>{chart}<figcaption>Heights are square roots '
-        "of "
-        f"shares, so that rare scores can be seen. Model: {escape(scores['model'])}.</figcaption></figure><div>"
-        "<p>The model gives every key a score, a whole number: the higher, the more it looks like one of yours.</p>"
-        f"<p>{told}</p><p>The two sides overlap by {page.num('scores.overlap', percent)}; the less, the more a model "
+        "of shares, so that rare scores can be seen. Model: "
+        f"{escape(scores['model'])}.</figcaption></figure><div><p>The model gives every key a score, a whole number: "
+        f"the higher, the more it looks like one of yours.</p><p>{told}</p><p>The two sides overlap by "
+        f"{page.num('scores.overlap', percent)}; the less, the more a model "
         f"saves.</p></div></div>{_score_table(page)}{table}</section>"
     )
 
@@ -539,8 +553,8 @@ def _score_table(page: Page) -> str:
         )
         body.append(f'<tr><th scope="row">{edges[i]} to {edges[i + 1] - 1}</th>{cells}</tr>')
     return (
-        "<details><summary>The same as a table</summary><table><caption>Share of keys with each score; the first and "
-        "the last "
+        '<details class="numbers"><summary>The same as a table</summary>'
+        "<table><caption>Share of keys with each score; the first and the last "
         'row include what lies beyond.</caption><thead><tr><th scope="col">Score</th><th scope="col">Stored keys</th>'
         f'<th scope="col">Absent keys</th></tr></thead><tbody>{"".join(body)}</tbody></table></details>'
     )
@@ -555,8 +569,8 @@ REGION_COLUMNS = (
 def _region_table(page: Page) -> str:
     regions = page.get("regions")
     shown = page.get("examples_shown")
-    names = ("Region", *REGION_COLUMNS, *(("Such keys",) if shown else ()))
-    head = "".join(f'<th scope="col"{" class=text" if name == "Such keys" else ""}>{name}</th>' for name in names)
+    names = ("Region", *REGION_COLUMNS, *(("Examples",) if shown else ()))
+    head = "".join(f'<th scope="col"{" class=text" if name == "Examples" else ""}>{name}</th>' for name in names)
     body = []
     for i, region in enumerate(regions):
         low = "lowest scores" if region["score_from"] is None else f"from {region['score_from']}"
@@ -575,7 +589,7 @@ def _region_table(page: Page) -> str:
         ]  # fmt: skip
         row = "".join(_cell(label, cell) for label, cell in zip(REGION_COLUMNS, cells, strict=True))
         if shown:
-            row += _cell("Such keys", _examples(region), "text")
+            row += _cell("Examples", _examples(region), "text")
         body.append(f"<tr>{name}{row}</tr>")
     return (
         '<h3>The regions</h3><table class="wide"><caption>Low scores first. Few keys and many absent requests: a '

@@ -85,7 +85,7 @@ details { margin: .9em 0 0; } summary { cursor: pointer; color: var(--accent); f
 summary:focus-visible { outline: 2px solid var(--accent); outline-offset: 3px; border-radius: 4px; }
 dl { margin: .4em 0; } dt { font-weight: 650; margin-top: .7em; } dd { margin: 0; max-width: 72ch; }
 footer { padding-bottom: 36px; color: var(--soft); font-size: .85rem; }
-@media (max-width: 760px) {
+@media screen and (max-width: 760px) {
   main, header.top, footer { padding-left: 12px; padding-right: 12px; }
   section { padding: 16px 14px; } .figures { grid-template-columns: 1fr 1fr; } .figures b { font-size: 1.35rem; }
   .pair { grid-template-columns: minmax(0, 1fr); gap: 8px; }
@@ -111,6 +111,7 @@ footer { padding-bottom: 36px; color: var(--soft); font-size: .85rem; }
   main, header.top, footer { max-width: none; padding: 0; } figure, tr, .figures li, h2, h3 { break-inside: avoid; }
   h2, h3 { break-after: avoid; } svg.chart { max-width: 420px; } table { font-size: 8.5pt; }
   th, td { padding: 3px 5px; }
+  details.numbers { display: none; }
   details::details-content { content-visibility: visible; display: block; height: auto; } summary { color: #000; }
 }
 """
