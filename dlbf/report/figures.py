@@ -100,7 +100,7 @@ def collect(
     planned = for_all_keys(lf.plan, lf.model.nbytes, n_keys) if explanation is None else explanation
     drawn = curves(names, explanation, targets, part(0.65, 0.8))
     say("trade-offs", 0.8)
-    tradeoff = _tradeoff(planned, targets)
+    tradeoff = _tradeoff(planned, targets, quick)
     plain_row = _plain(rows)
     plain = _plain_filter(inputs.keys, targets)
     timing = part(0.9, 1.0)
@@ -239,8 +239,10 @@ def _input_figures(inputs: Inputs, built: int, asked: int, made_up: bool) -> dic
     }
 
 
-def _tradeoff(explanation: Any, targets: Targets) -> dict[str, Any]:
-    rates = sorted({min(0.25, 5 * targets.fpr), targets.fpr, targets.fpr / 10}, reverse=True)
+def _tradeoff(explanation: Any, targets: Targets, quick: bool) -> dict[str, Any]:
+    rates = [targets.fpr]
+    if not quick:
+        rates = sorted({min(0.25, 5 * targets.fpr), targets.fpr, targets.fpr / 10}, reverse=True)
     deletabilities = tuple(sorted({*DELETABILITIES, targets.deletability}))
     return {
         "deletability": [
