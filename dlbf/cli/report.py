@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dlbf.cli.reading import OPENERS, read_keys_from
+from dlbf.cli.reading import BAD_FILE, OPENERS, read_keys_from, read_secret
 from dlbf.filters.files import write_file
 
 __all__ = ["command"]
@@ -62,7 +62,7 @@ def command(
     dlbf report blocked.txt visited.txt.gz -o report.html
     dlbf report keys.csv asked.csv --column url --fpr 0.001 --deletability 0 -o report.html
     """
-    from dlbf.cli.fit import _reporter, _secret
+    from dlbf.cli.fit import _reporter
     from dlbf.report import Targets, collect, gather, prepare, render
 
     if keys_file == negatives_file == "-":
@@ -71,7 +71,7 @@ def command(
         raise click.UsageError("nothing to do: name a file with -o, or ask for --json")
     if output is not None and not output.parent.is_dir():
         raise click.ClickException(f"{output}: cannot be written: there is no folder {output.parent}")
-    secret = None if secret_file is None else _secret(secret_file)
+    secret = None if secret_file is None else read_secret(secret_file)
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True,
@@ -119,5 +119,5 @@ def _batches(name: str, column: str | None) -> Iterator[list[bytes]]:
             while lines := file.readlines(BATCH_BYTES):
                 # As in reading: a line ends in LF or CR LF; other white space belongs to the key.
                 yield [line for raw in lines if (line := raw.removesuffix(b"\n").removesuffix(b"\r"))]
-    except (OSError, EOFError, ValueError) as error:
+    except BAD_FILE as error:
         raise click.ClickException(f"{name}: cannot be read: {error}") from error

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dlbf.bench.filters import PEERS
+from dlbf.bench.filters import _bits as size_in_bits
 from dlbf.learned import Explanation, LearnedFilter, Rate
 from dlbf.theory import DESIGNS, plan
 
@@ -141,59 +142,30 @@ def _own_temporary_folder() -> Iterator[None]:
             tempfile.tempdir = before
 
 
-def _fuse(kind: str) -> Callable[[int, float], tuple[Any, float]]:
-    def make(n: int, fpr: float) -> tuple[Any, float]:
-        import pyfusefilter
-
-        class Adapter:
-            """pyfusefilter under the names the others use."""
-
-            def __init__(self) -> None:
-                self.filter: Any = None
-
-            def update(self, keys: list[bytes]) -> None:
-                self.filter = getattr(pyfusefilter, kind)(keys)
-
-            def __contains__(self, key: bytes) -> bool:
-                return bool(self.filter.contains(key))
-
-            @property
-            def bits(self) -> float:
-                return 8.0 * int(self.filter.size_in_bytes())
-
-        return Adapter(), math.nan
-
-    return make
-
-
-# Static filters: built once from all keys, one rate each, whatever was asked for.
-STATIC_PEERS = {
-    f"pyfusefilter {kind}": ("pyfusefilter", _fuse(kind), ["remove", "add"]) for kind in ("Xor8", "Fuse8", "Fuse16")
-}
-
-
 def peer_rows(
     keys: list[bytes], unseen: list[bytes], fpr: float, say: Say = lambda stage, fraction: None
 ) -> list[dict[str, Any]]:
     """Bits per key and measured rate of every peer that is installed; of the others, why not."""
     rows = []
-    peers = {**PEERS, **{name: peer for name, peer in STATIC_PEERS.items() if name not in PEERS}}
     with _own_temporary_folder():
-        for number, (name, (distribution, make, cannot)) in enumerate(peers.items()):
-            say(f"building {name}", number / len(peers))
-            row: dict[str, Any] = {"name": name, "deletable": "remove" not in cannot}
+        for number, (name, peer) in enumerate(PEERS.items()):
+            say(f"building {name}", number / len(PEERS))
+            row: dict[str, Any] = {"name": name, "deletable": "remove" not in peer.cannot}
             rows.append(row)
             try:
-                row["version"] = importlib.metadata.version(distribution)
+                row["version"] = importlib.metadata.version(peer.distribution)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    made, n_bits = make(max(2, len(keys)), fpr)
-                    made.update(keys)
-                    hits = sum(key in made for key in unseen)
-                n_bits = getattr(made, "bits", n_bits)
-                row["bits_per_key"] = n_bits / len(keys)
+                    made = peer.make(max(2, len(keys)), fpr)
+                    if hasattr(made, "build_from"):
+                        made = made.build_from(keys)
+                    else:
+                        made.update(keys)
+                    ask = getattr(made, "ask", None) or made.__contains__
+                    hits = sum(bool(ask(key)) for key in unseen)
+                row["bits_per_key"] = size_in_bits(made) / len(keys)
                 row["fpr_measured"] = rate_figures(Rate(hits, len(unseen), fpr))
-                del made
+                del made, ask
             except Exception as error:  # a missing or broken peer is said so, whatever it raises
                 row["missing"] = f"{type(error).__name__}: {error}"
     return rows
