@@ -22,6 +22,7 @@ COMMANDS = {
     "plan": "Predict every design for a model and a budget; or draw the published figures.",
     "put": "Store one key, in a new store if there is none.",
     "rebuild": "Learn a store's filter anew, while the store is in use.",
+    "report": "Which filter fits a file of keys, and why: one HTML page.",
     "scan": "Look through a store in the order of its keys.",
     "verify": "Compare a store's filter with its data; check every record.",
 }
