@@ -66,7 +66,7 @@ extensions = [
         source.removesuffix(".pyx").replace("/", "."),
         [source],
         include_dirs=[numpy.get_include(), "dlbf/kernels"],
-        depends=["dlbf/kernels/portable.h", "dlbf/kernels/siplanes.h"],
+        depends=sorted(path.relative_to(HERE).as_posix() for path in (HERE / "dlbf" / "kernels").glob("*.h")),
         define_macros=macros,
         extra_compile_args=compile_args,
         extra_link_args=link_args,
