@@ -79,9 +79,9 @@ def _trim(txn: Any, dbs: Databases, limit: int) -> None:
     cursor = txn.cursor(db)
     try:
         excess = txn.stat(db)["entries"] - limit
-        # By bytes some at a time: the number of pages falls only when one becomes empty.
         while excess > 0 or _n_bytes(txn, db) > MAX_BYTES:
-            for _ in range(max(excess, 256)):
+            # By bytes some at a time: the number of pages falls only when one becomes empty.
+            for _ in range(excess if excess > 0 else 256):
                 if not cursor.last():
                     return
                 cursor.delete()
@@ -125,19 +125,21 @@ def _is_sound(place: bytes, key: bytes) -> bool:
     return len(place) == PLACE.size and _place(int.from_bytes(place[:8], "big"), key) == place
 
 
-def age_misses(txn: Any, dbs: Databases, limit: int, scale: float) -> float:
+def age_misses(txn: Any, dbs: Databases, limit: int, scale: float, damaged: bool = False) -> float:
     """Make room for newer traffic once a rebuild has learnt from the sample; returns the new scale of priorities.
 
     From now on the sample counts as if it had just become full: all lookups before this moment weigh as much as
-    ``LEAST_EVERY`` times their number in it.  Nothing is rewritten; new lookups get lower priorities instead.
+    ``LEAST_EVERY`` times their number in it.  Nothing is rewritten unless something is ``damaged``; new lookups get
+    lower priorities instead.
     """
-    highest = _highest(txn, dbs, limit)
-    if highest is None:
-        return scale
-    scale = min(scale, highest * LEAST_EVERY / ONE)
-    if scale > LEAST_SCALE:
-        return scale
-    # Once in a long life: priorities get too small to tell lookups apart, so spread them again.
+    if not damaged:
+        highest = _highest(txn, dbs, limit)
+        if highest is None:
+            return scale
+        scale = min(scale, highest * LEAST_EVERY / ONE)
+        if scale > LEAST_SCALE:
+            return scale
+    # Or once in a long life: priorities get too small to tell lookups apart, so spread them again.
     keys = list(read_misses(txn, dbs))
     txn.drop(dbs.misses, delete=False)
     step = ONE / LEAST_EVERY / max(1, len(keys))

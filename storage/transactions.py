@@ -100,6 +100,19 @@ class Snapshot(_View):
     Notes
     -----
     While it is open LMDB keeps every page it can see, so the file grows with each write: close it soon.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dlbf.storage import Store
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with Store(folder.name) as store:
+    ...     store[b"key"] = b"old"
+    ...     with store.snapshot() as view:
+    ...         store[b"key"] = b"new"
+    ...         view.get(b"key"), store.get(b"key")
+    (b'old', b'new')
+    >>> folder.cleanup()
     """
 
     def __init__(self, store: "Store") -> None:
@@ -143,6 +156,19 @@ class WriteTransaction(PutPath, _View):
     Notes
     -----
     One at a time in all processes; others wait.  Use it in the thread that began it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dlbf.storage import Store
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with Store(folder.name) as store:
+    ...     with store.write() as txn:
+    ...         txn.put(b"a", b"1"), txn.put(b"b", b"2"), txn.delete(b"a")
+    ...     dict(store)
+    (True, True, True)
+    {b'b': b'2'}
+    >>> folder.cleanup()
     """
 
     def __init__(self, store: "Store") -> None:

@@ -533,10 +533,10 @@ cdef class PutPath:
     cdef Py_ssize_t max_plain_bytes
     cdef public bint _dirty        # whether anything was written
 
-    def _attach_put(self, plain_put, data_db, OperationLog log, full_error, Py_ssize_t max_plain_bytes):
+    def _attach_put(self, plain_put, data_db, OperationLog journal, full_error, Py_ssize_t max_plain_bytes):
         """Put keys of up to ``max_plain_bytes`` with ``plain_put``, and log those that are new."""
         self.data_db = data_db
-        self.plain_log = log
+        self.plain_log = journal
         self.full_error = full_error
         self.max_plain_bytes = max_plain_bytes
         self.plain_put = plain_put
@@ -640,7 +640,8 @@ def apply_record(filter, record, bytes upto=None):
     FilterFullError
         If the filter has no room; some operations have been applied then.
     StoreError
-        If a key to remove is certainly not in the filter, which means that it was not complete.
+        If a key to remove is certainly not in the filter, which means that it was not complete (or has false negatives
+        by design, which is no error).
     """
     cdef const uint8_t[::1] view = record
     cdef const uint8_t* base = &view[0]
@@ -689,7 +690,7 @@ def apply_record(filter, record, bytes upto=None):
             while i < n:
                 if kinds[i]:
                     answer = core._remove(hashes[i], keys[i], lengths[i])
-                    if answer == KEY_ABSENT:
+                    if answer == KEY_ABSENT and not getattr(filter, "false_negatives", False):
                         raise StoreError("the filter does not hold a key that the journal removes")
                     if answer != KEY_NO_ROOM:
                         n_removed += 1
