@@ -535,10 +535,10 @@ cdef class PutPath:
     cdef Py_ssize_t max_plain_bytes
     cdef public bint _dirty        # whether anything was written
 
-    def _attach_put(self, plain_put, data_db, OperationLog log, full_error, Py_ssize_t max_plain_bytes):
+    def _attach_put(self, plain_put, data_db, OperationLog journal, full_error, Py_ssize_t max_plain_bytes):
         """Put keys of up to ``max_plain_bytes`` with ``plain_put``, and log those that are new."""
         self.data_db = data_db
-        self.plain_log = log
+        self.plain_log = journal
         self.full_error = full_error
         self.max_plain_bytes = max_plain_bytes
         self.plain_put = plain_put
