@@ -13,11 +13,18 @@ STUBS := $(shell ls dlbf/*.pyx dlbf/kernels/*.pyx | sed -e 's/\.pyx$$//' -e 's,/
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-# Everything the other targets need, built once and again when a kernel changes.
-$(VENV)/.built: $(SOURCES)
+# What the demo needs, built once and again when a kernel changes.
+$(VENV)/.runs: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) -U pip setuptools wheel cython numpy
-	$(PIP) --no-build-isolation -e '.[train,cli,plot,test,dev]'
+	$(PIP) --no-build-isolation -e '.[train,cli]'
+	touch $@
+
+# And what the other targets need; not by installing dlbf again, which would compile everything again.
+$(VENV)/.built: $(VENV)/.runs
+	$(BIN)/python -c "import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+	    print(*(line for name in ('plot', 'test', 'dev') for line in extras[name]), sep='\n')" > $(VENV)/extras.txt
+	$(PIP) -r $(VENV)/extras.txt
 	touch $@
 
 # Peers are only for benchmarks, and one that does not install must not stop the rest.
@@ -26,7 +33,7 @@ $(VENV)/.peers: $(VENV)/.built
 	    $(BIN)/python -m pip install -q --disable-pip-version-check $$peer || echo "no $$peer here"; done
 	touch $@
 
-demo: $(VENV)/.built ## the main job, end to end
+demo: $(VENV)/.runs ## the main job, end to end
 	$(BIN)/dlbf demo
 
 test: $(VENV)/.built ## the default test suite
