@@ -259,9 +259,9 @@ def _store(n_keys: int, folder: Path, rounds: int, say: Say) -> dict[str, float 
             for key in keys:
                 txn.put(key, b"value")
         middle = time.process_time()
-        with store.write() as txn:
+        with store.write() as writing:
             for key in keys:
-                txn.put(key, b"value")
+                writing.put(key, b"value")
         end = time.process_time()
         plain, ours = plain + middle - start, ours + end - middle
     out["load_us"], out["lmdb_load_us"] = ours / n_keys * 1e6, plain / n_keys * 1e6
