@@ -1,5 +1,6 @@
 """Persistence for dlbf filters (imported as ``dlbf.storage``)."""
 
+from dlbf.storage.guard import Guard
 from dlbf.storage.report import Drift, FilterFigures, RebuildReport, Stats, Verification
 from dlbf.storage.store import Store
 from dlbf.storage.transactions import Snapshot, WriteTransaction
@@ -7,6 +8,7 @@ from dlbf.storage.transactions import Snapshot, WriteTransaction
 __all__ = [
     "Drift",
     "FilterFigures",
+    "Guard",
     "RebuildReport",
     "Snapshot",
     "Stats",

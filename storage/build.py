@@ -11,7 +11,7 @@ the walk is at its end it is complete, and the switch needs one short transactio
 Nothing is written before the switch: a builder that dies leaves no trace, and the old generation goes on serving.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -19,39 +19,35 @@ from dlbf.errors import DlbfError, FilterFullError
 from dlbf.kernels.readpath import apply_record, read_record
 from dlbf.storage import generations, steps
 from dlbf.storage.layout import FLAG_OMITTED, HEAD_PART_BYTES, journal_key, node_key
-from dlbf.storage.longkeys import Databases, count_keys, long_state, scan
+from dlbf.storage.longkeys import Databases, long_state, scan
 
-__all__ = ["Builder", "fill", "fill_successor", "keys_after"]
+__all__ = ["TOO_MANY_ALIKE", "Builder", "fill_successor", "keys_after"]
 
 KEYS_PER_UPDATE = 4096
+TOO_MANY_ALIKE = (
+    "more than eight keys have the same hash, which happens on purpose only and needs a store whose hash anybody can "
+    "compute (keyed=False) or whose secret is known"
+)
 # Journal records that a switch may still have to apply; a few milliseconds.
 CLOSE_RECORDS = 64
 
 
-def fill(txn: Any, dbs: Databases, filter: Any) -> None:
-    """Add every key that ``txn`` sees."""
-    if long_state(txn, dbs).n_nodes == 0:
-        # No long keys: what is in ``data`` are the keys themselves (and the empty key is elsewhere).
-        filter.update(txn.cursor(dbs.data).iternext(values=False))
-        if txn.stat(dbs.long)["entries"]:
-            filter.add(b"")
-    else:
-        filter.update(keys_after(txn, dbs, None))
-
-
-def fill_successor(txn: Any, dbs: Databases, before: Any, fpr: float, secret: bytes | None) -> Any:
-    """The filter that follows ``before`` (None: unknown), with every key that ``txn`` sees."""
-    n_keys = count_keys(txn, dbs)
+def fill_successor(
+    before: Any, n_keys: int, all_keys: Callable[[], Iterator[bytes]], fpr: float, secret: bytes | None
+) -> Any:
+    """The filter that follows ``before`` (None: unknown), with all of ``n_keys`` keys."""
     filter = generations.successor(before, n_keys, fpr, secret)
     try:
-        fill(txn, dbs, filter)
+        filter.update(all_keys())
         return filter
     except FilterFullError:
+        if not generations.is_learned(filter):
+            raise
         # The new keys are not spread over the regions of the model as the old ones were: look where they are.
-        keys = keys_after(txn, dbs, None)
+        keys = all_keys()
         counts = generations.region_counts(before, iter(lambda: list(islice(keys, KEYS_PER_UPDATE)), []))
     filter = generations.successor(before, n_keys, fpr, secret, counts)
-    fill(txn, dbs, filter)
+    filter.update(all_keys())
     return filter
 
 
@@ -128,11 +124,15 @@ class Builder:
         while not self.done:
             self._walk(txn, 1 << 30)
 
+    def _ahead(self, txn: Any) -> Iterator[bytes]:
+        """The keys behind ``position``."""
+        return keys_after(txn, self.dbs, self.position)
+
     def _walk(self, txn: Any, n_keys: int) -> int:
         if self.done:
             return 0
         passed = 0
-        keys = keys_after(txn, self.dbs, self.position)
+        keys = self._ahead(txn)
         while passed < n_keys:
             wanted = min(KEYS_PER_UPDATE, n_keys - passed)
             part = list(islice(keys, wanted))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from dlbf.storage import generations
 from dlbf.storage.layout import BUILD_KEY, BuildInfo, Traffic
-from dlbf.storage.longkeys import count_keys
 from dlbf.storage.replica import read_traffic
 from dlbf.storage.report import Drift
 
@@ -70,7 +69,7 @@ def drift(store: "Store", estimate: bool) -> Drift:
     state, reason = store._state()
     replica = store._replica
     with store._reading() as txn:
-        n_keys = count_keys(txn, store._dbs)
+        n_keys = store._known_keys(txn)
         n_misses = txn.stat(store._dbs.misses)["entries"] + store.n_samples
         traffic = read_traffic(txn, store._dbs)
         build = read_build(txn, store)

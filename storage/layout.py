@@ -16,6 +16,7 @@ A store is a directory: ``data.mdb`` and ``lock.mdb`` (one LMDB environment, eve
     meta       b"store"                         what this is: version, target rate, creation
                b"checkpoint"                    which filter, complete for which transaction
                b"long"                          number of nodes in use
+               b"guard"                         in a guard's environment only: which engine the filter is for
                b"build"                         the last rebuild: what it learnt from and planned (JSON)
                b"traffic"                       absent lookups and false positives seen by all processes
     model      b"compiled"                      the compiled model of a learned filter (a second copy: the filter
@@ -82,6 +83,10 @@ record).
     long:         0      8  u64   XXH3-64 of everything behind it
                   8      8  u64   nodes in use
 
+    guard:        0      8  u64   XXH3-64 of everything behind it
+                  8      8  u64   version of this record, now 1
+                 16      -  bytes what the engine said about its identity; empty: nothing
+
     build:        0      8  u64   XXH3-64 of everything behind it
                   8      -  JSON  see :class:`BuildInfo`
 
@@ -98,6 +103,9 @@ So the sample is uniform over the traffic whoever adds to it and in whatever ord
 sample says how rarely a lookup still enters.  The sum is the low half of XXH3-64 of the priority and the key.
 
 **Sealed** values begin with the XXH3-64 of what follows.
+
+A **guard** (:class:`dlbf.storage.Guard`) has such an environment for its filter alone: ``data`` and ``long`` stay
+empty, and beside it lies ``guard.lock`` (see :mod:`dlbf.storage.intents`).
 
 **One transaction** holds: the user's changes of ``data`` and ``long``, the counters of ``long`` if they changed, and
 the journal
@@ -133,6 +141,7 @@ __all__ = [
     "SECRET_FILE",
     "BuildInfo",
     "Checkpoint",
+    "GuardInfo",
     "LongState",
     "StoreInfo",
     "Traffic",
@@ -147,6 +156,7 @@ SECRET_FILE = "secret.key"
 
 LAYOUT_VERSION = 1
 CHECKPOINT_VERSION = 1
+GUARD_VERSION = 1
 
 PIECE_BYTES = 16 * 4096 - 16
 PLAIN_KEY_BYTES = 494
@@ -156,6 +166,7 @@ PART_BYTES = 480
 STORE_KEY = b"store"
 CHECKPOINT_KEY = b"checkpoint"
 LONG_KEY = b"long"
+GUARD_KEY = b"guard"
 BUILD_KEY = b"build"
 TRAFFIC_KEY = b"traffic"
 COMPILED_KEY = b"compiled"
@@ -377,3 +388,27 @@ class Traffic:
         if not 0 < found.scale <= 1:
             raise FormatError(f"record 'traffic' in meta: expected a scale between 0 and 1, found {found.scale}")
         return found
+
+
+@dataclass(frozen=True)
+class GuardInfo:
+    """The ``guard`` record: which engine the filter is for."""
+
+    identity: bytes = b""
+
+    FORMAT = struct.Struct("<Q")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return sealed(self.FORMAT.pack(GUARD_VERSION) + self.identity)
+
+    @classmethod
+    def unpack(cls, record: bytes) -> "GuardInfo":
+        """From bytes, checked."""
+        body = opened(record, cls.FORMAT.size, "guard")
+        (version,) = cls.FORMAT.unpack_from(body)
+        if version != GUARD_VERSION:
+            raise VersionError(
+                f"guard record version {version} found, this dlbf reads {GUARD_VERSION}; use a newer dlbf"
+            )
+        return cls(body[cls.FORMAT.size :])

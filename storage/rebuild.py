@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from dlbf.errors import ChecksumError, FilterFullError, StoreError
 from dlbf.kernels.keys import read_keys
 from dlbf.storage import generations, misses, steps
-from dlbf.storage.build import Builder, keys_after
+from dlbf.storage.build import TOO_MANY_ALIKE, Builder
 from dlbf.storage.drift import LEAST_KEYS, LEAST_NEGATIVES, observed_rate
 from dlbf.storage.layout import BUILD_KEY, LONG_KEY, STORE_KEY, BuildInfo, StoreInfo, Traffic
-from dlbf.storage.longkeys import get_long, is_plain, long_state
+from dlbf.storage.longkeys import long_state
 from dlbf.storage.misses import read_misses
 from dlbf.storage.replica import read_traffic
 from dlbf.storage.report import FilterFigures, RebuildReport
@@ -206,13 +206,8 @@ def absent_now(store: "Store", negatives: Iterable[Any] | None, limit: int) -> l
                     found[at] = key
     absent: list[bytes] = []
     for first in range(0, len(found), SCAN_KEYS_PER_STEP):
-        with store._reading() as txn:
-            data, dbs = store._dbs.data, store._dbs
-            absent.extend(
-                key
-                for key in found[first : first + SCAN_KEYS_PER_STEP]
-                if (txn.get(key, db=data) if is_plain(key) else get_long(txn, dbs, key)) is None
-            )
+        part = found[first : first + SCAN_KEYS_PER_STEP]
+        absent.extend(key for key, value in zip(part, store._fetch_many(part), strict=True) if value is None)
     rng.shuffle(absent)
     return absent
 
@@ -222,14 +217,8 @@ def sample_keys(store: "Store", n_keys: int, limit: int, report: Callable[[int, 
     rng = random.Random(0)
     share = min(1.0, limit / max(1, n_keys))
     kept: list[bytes] = []
-    position: bytes | None = None
     passed = 0
-    while True:
-        with store._reading() as txn:
-            part = list(islice(keys_after(txn, store._dbs, position), SCAN_KEYS_PER_STEP))
-        if not part:
-            break
-        position = part[-1]
+    for part in store._key_batches(SCAN_KEYS_PER_STEP):
         passed += len(part)
         if share >= 1:
             kept.extend(part)
@@ -342,19 +331,24 @@ def choose(prepared: Any, design: str, n_keys: int, fpr: float, secret: bytes | 
 
 # --- building and switching
 
+# A filter with that much more room than keys is not full because of their number.
+MOST_ROOM = 4.0
+
 
 def build(store: "Store", empty: Any, n_keys: int, phases: Phases) -> Builder:
     """Fill the filter while the store is in use; larger if the store outgrows it meanwhile."""
     room = 1.0
     with phases.phase("build") as report:
         while True:
-            builder = Builder(store._dbs, empty)
+            builder = store._new_builder(empty)
             try:
                 store._build(builder, n_keys, report)
                 return builder
             except FilterFullError:
                 room *= 1.2
-                empty = generations.enlarged(empty, room)
+                if room > MOST_ROOM:
+                    raise StoreError(f"{store.path}: {TOO_MANY_ALIKE}; remove them and run rebuild() again") from None
+                empty = generations.enlarged(empty, 1.2)
 
 
 def switch(
@@ -409,7 +403,7 @@ def switch(
             break
         except FilterFullError:
             # The last records did not fit: once more, a little larger.
-            builder = Builder(store._dbs, generations.enlarged(builder.filter, 1.2))
+            builder = store._new_builder(generations.enlarged(builder.filter, 1.2))
             store._build(builder, len(store), lambda done, total: None)
     store._info = info
 

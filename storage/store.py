@@ -25,6 +25,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,7 +36,7 @@ from dlbf.errors import FilterFullError, FormatError, StoreError, VersionError
 from dlbf.kernels.keys import read_keys
 from dlbf.kernels.readpath import OperationLog, ReadPath, apply_record
 from dlbf.storage import generations, misses, steps
-from dlbf.storage.build import CLOSE_RECORDS, Builder, fill_successor
+from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_successor, keys_after
 from dlbf.storage.drift import drift, observe
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
@@ -44,6 +45,7 @@ from dlbf.storage.layout import (
     ESTIMATOR_KEY,
     FLAG_OMITTED,
     FLAG_REMOVED,
+    GUARD_KEY,
     META_MAGIC,
     META_MAGIC_OFFSET,
     META_PAGE_SIZE_OFFSET,
@@ -62,7 +64,7 @@ from dlbf.storage.layout import (
 )
 from dlbf.storage.longkeys import Databases, count_keys, get_long, is_plain, scan
 from dlbf.storage.rebuild import rebuild
-from dlbf.storage.replica import FULL, SECRET, VERSION, Replica, delete_range, read_checkpoint, read_traffic
+from dlbf.storage.replica import DAMAGE, FULL, SECRET, VERSION, Replica, delete_range, read_checkpoint, read_traffic
 from dlbf.storage.report import Drift, RebuildReport, Stats, Verification
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
 from dlbf.storage.verify import verify
@@ -180,7 +182,12 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     >>> with Store(folder.name + "/store", readonly=True) as s:
     ...     len(s), s.verify().ok, s.stats().state
     (2, True, 'filtering')
+    >>> folder.cleanup()
     """
+
+    # Longest key that the compiled read path may look for in ``data`` by itself.
+    _PLAIN_KEY_BYTES = PLAIN_KEY_BYTES
+    _IS_GUARD = False
 
     def __init__(
         self,
@@ -282,6 +289,10 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         dbs = self._dbs = self._open_databases(DEFAULT_FPR if fpr is None else fpr, secret, keyed)
         with env.begin() as txn:
             record = txn.get(STORE_KEY, db=dbs.meta)
+            is_guard = txn.get(GUARD_KEY, db=dbs.meta) is not None
+        if is_guard != self._IS_GUARD:
+            found, expected = ("guard", "Guard(engine, path)") if is_guard else ("store", "Store(path)")
+            raise StoreError(f"{self.path}: this is the environment of a {found}; open it with {expected}")
         try:
             if record is None:
                 raise FormatError("record 'store' in meta is missing")
@@ -301,7 +312,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             )
         self._secret = self._find_secret(secret) if self._info.keyed else None
         self._replica = Replica(dbs, self._secret, str(self.path))
-        self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, PLAIN_KEY_BYTES)
+        self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, self._PLAIN_KEY_BYTES)
         self._keep_live(True)
         # The filter is loaded when it is first needed: a process that only wants a few present keys never pays for it.
         self._watch_meta_pages()
@@ -592,8 +603,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         return self._fetch_slow(key, default, answer == 1)
 
     def _fetch_slow(self, key: bytes, default: Any, asked: bool) -> Any:
-        with self._reading() as txn:
-            value = txn.get(key, db=self._dbs.data) if is_plain(key) else get_long(txn, self._dbs, key)
+        value = self._fetch_many([key])[0]
         if not asked:
             self._count(unfiltered=1)
         elif value is None:
@@ -602,6 +612,53 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             self._was_absent(key)
             return default
         return value
+
+    # --- where the data are: a guard has them elsewhere
+
+    def _fetch_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Values from the data, all of one moment."""
+        dbs = self._dbs
+        with self._reading() as txn:
+            return [txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key) for key in keys]
+
+    def _count_keys(self, txn: Any) -> int:
+        """Number of keys that ``txn`` sees."""
+        return count_keys(txn, self._dbs)
+
+    def _known_keys(self, txn: Any) -> int:
+        """The same, or about that, without reading anything for it."""
+        return self._count_keys(txn)
+
+    def _count_after(self, txn: Any, operations: OperationLog) -> int:
+        """Number of keys when ``txn``, with its ``operations``, is committed."""
+        return self._count_keys(txn)
+
+    def _keys_after(self, txn: Any, operations: OperationLog) -> Iterator[bytes]:
+        """All keys then."""
+        return self._scan_keys(txn)
+
+    def _scan_keys(self, txn: Any) -> Iterator[bytes]:
+        """The keys that ``txn`` sees, each once."""
+        return keys_after(txn, self._dbs, None)
+
+    def _key_batches(self, n_keys: int) -> Iterator[list[bytes]]:
+        """All keys in lists of up to ``n_keys``, each list of another moment."""
+        position: bytes | None = None
+        while True:
+            with self._reading() as txn:
+                part = list(islice(keys_after(txn, self._dbs, position), n_keys))
+            if not part:
+                return
+            position = part[-1]
+            yield part
+
+    def _new_builder(self, filter: Any) -> Builder:
+        return Builder(self._dbs, filter)
+
+    def _step(self, builder: Builder, n_keys: int) -> tuple[int, int]:
+        """Let a builder pass up to ``n_keys`` keys; returns how many it passed, and at which transaction."""
+        with self._reading() as txn:
+            return builder.step(txn, n_keys), txn.id()
 
     # --- what the traffic is like
 
@@ -685,17 +742,14 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._count(lookups=len(wanted))
         maybe = self._ask_many(wanted)
         out = [default] * len(wanted)
-        dbs = self._dbs
         places = range(len(wanted)) if maybe is None else maybe.nonzero()[0].tolist()
         found = 0
         if places:
-            with self._reading() as txn:
-                for i in places:
-                    key = wanted[i]
-                    value = txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key)
-                    if value is not None:
-                        out[i] = value
-                        found += 1
+            values = self._fetch_many([wanted[i] for i in places])
+            for i, value in zip(places, values, strict=True):
+                if value is not None:
+                    out[i] = value
+                    found += 1
         if maybe is None:
             self._count(unfiltered=len(wanted))
         else:
@@ -783,7 +837,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     def __len__(self) -> int:
         with self._reading() as txn:
-            return count_keys(txn, self._dbs)
+            return self._count_keys(txn)
 
     def items(  # type: ignore[override]
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
@@ -1007,9 +1061,21 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     def _commit_grown(self, txn: Any, operations: OperationLog, number: int) -> None:
         """Commit together with a larger filter, made from the data as this transaction leaves it."""
         replica = self._replica
-        filter = fill_successor(
-            txn, self._dbs, replica.full if replica.filter is None else replica.filter, self._info.fpr, self._secret
-        )
+        try:
+            filter = fill_successor(
+                replica.full if replica.filter is None else replica.filter,
+                self._count_after(txn, operations),
+                lambda: self._keys_after(txn, operations),
+                self._info.fpr,
+                self._secret,
+            )
+        except FilterFullError:
+            # The data comes first: it is stored, and read without a filter until a rebuild.
+            self._withdraw()
+            replica.drop()
+            replica.reason, replica.kind = f"{TOO_MANY_ALIKE}; remove them and run rebuild()", DAMAGE
+            self._commit_unfiltered(txn, operations, number)
+            return
         steps.reached("growth-scanned")
         flags = FLAG_REMOVED if operations.n_removed else 0
         traffic = self._traffic_so_far(txn, number)
@@ -1099,11 +1165,10 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
                 # One that did not fit into the regions that its predecessor's keys suggested is made without a model.
                 failed = self._failed_build == replica.generation
                 empty = generations.successor(None if failed else filter, len(filter), self._info.fpr, self._secret)
-                builder = self._builder = Builder(self._dbs, empty)
+                builder = self._builder = self._new_builder(empty)
                 self._builder_generation = self._replica.generation
             try:
-                with self._reading() as txn:
-                    builder.step(txn, 256 + BUILD_KEYS_PER_OPERATION * n_operations)
+                self._step(builder, 256 + BUILD_KEYS_PER_OPERATION * n_operations)
                 if builder.done:
                     self._switch(builder)
             except FilterFullError:
@@ -1140,10 +1205,10 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         before = 0
         # Five times outrun by writers: the switch will do the rest while they wait.
         while builder.restarts < 5:
-            with self._reading() as txn:
-                before, restarts = builder.applied, builder.restarts
-                passed += builder.step(txn, BUILD_KEYS_PER_STEP)
-                behind = txn.id() - before
+            before, restarts = builder.applied, builder.restarts
+            n_passed, now = self._step(builder, BUILD_KEYS_PER_STEP)
+            passed += n_passed
+            behind = now - before
             if builder.restarts != restarts:
                 passed = 0
             progress(min(passed, n_keys), n_keys)
@@ -1319,7 +1384,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._check_process()
         state, reason = self._state()
         with self._reading() as txn:
-            n_keys = count_keys(txn, self._dbs)
+            n_keys = self._known_keys(txn)
             journal_records = txn.stat(self._dbs.journal)["entries"]
             n_misses = txn.stat(self._dbs.misses)["entries"]
             last_txn = txn.id()

@@ -12,17 +12,19 @@ from dlbf.storage.layout import (
     CHECKPOINT_KEY,
     COMPILED_KEY,
     ESTIMATOR_KEY,
+    GUARD_KEY,
     LONG_KEY,
     STORE_KEY,
     TRAFFIC_KEY,
     BuildInfo,
     Checkpoint,
+    GuardInfo,
     LongState,
     StoreInfo,
     Traffic,
     opened,
 )
-from dlbf.storage.longkeys import Databases, count_keys, long_state, scan
+from dlbf.storage.longkeys import Databases, long_state
 from dlbf.storage.misses import check_misses
 from dlbf.storage.replica import Replica
 from dlbf.storage.report import Verification
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["check_meta", "unknown_meta", "verify"]
 
 MAX_EXAMPLES = 10
-META_KEYS = (STORE_KEY, CHECKPOINT_KEY, LONG_KEY, BUILD_KEY, TRAFFIC_KEY)
+META_KEYS = (STORE_KEY, CHECKPOINT_KEY, LONG_KEY, GUARD_KEY, BUILD_KEY, TRAFFIC_KEY)
 
 
 def verify(store: "Store") -> Verification:
@@ -60,7 +62,7 @@ def verify(store: "Store") -> Verification:
         n_keys = 0
         missing = 0
         examples: list[bytes] = []
-        for key, _ in scan(txn, dbs):
+        for key in store._scan_keys(txn):
             n_keys += 1
             absent = False
             for filter in candidates.values():
@@ -74,7 +76,7 @@ def verify(store: "Store") -> Verification:
                 if len(examples) < MAX_EXAMPLES:
                     examples.append(key)
         extra = max((generations.remainder(filter) for filter in candidates.values()), default=0)
-        counted = count_keys(txn, dbs)
+        counted = n_keys if store._IS_GUARD else store._count_keys(txn)
         if counted != n_keys:
             problems.append(f"the databases count {counted} keys, the data has {n_keys}; run rebuild()")
     if missing:
@@ -90,6 +92,7 @@ def check_meta(txn: Any, dbs: Databases, keys: tuple[bytes, ...]) -> list[str]:
         STORE_KEY: StoreInfo.unpack,
         CHECKPOINT_KEY: Checkpoint.unpack,
         LONG_KEY: LongState.unpack,
+        GUARD_KEY: GuardInfo.unpack,
         BUILD_KEY: BuildInfo.unpack,
         TRAFFIC_KEY: Traffic.unpack,
     }
