@@ -753,7 +753,8 @@ def test_rebuild_of_many_keys_blocks_the_writer_for_one_switch(path, capsys):
     with capsys.disabled():
         print(f"\nwriter's longest wait {longest * 1e3:.0f} ms ({before * 1e3:.0f} ms without a rebuild), ", end="")
         print(f"switch {max(spans) * 1e3:.0f} ms, {operations} operations in {reports[0].seconds:.1f} s")
-    assert longest < max(spans) + before + 0.25
+    # Reading all keys again in a write transaction would take longer than this second, which a busy machine may need.
+    assert longest < max(spans) + before + 1.0
     with open_store(path) as store:
         check(store, list(store))
 
