@@ -723,6 +723,42 @@ def test_rebuild_beside_a_writer_and_readers_misses_nothing(path):
         check(store, list(store))
 
 
+@pytest.mark.slow
+def test_rebuild_of_many_keys_blocks_the_writer_for_one_switch(path, capsys):
+    """300,000 keys: reading them takes long enough that a writer who had to wait for it would show."""
+    many = list(listed_urls(300_000, seed=90))
+    with open_store(path) as store:
+        fill(store, [*KEYS, *many])
+    spans = []
+
+    def command():
+        began = []
+
+        def hook(name):
+            if name == "switch-began":
+                began.append(time.monotonic())
+            elif name == "switch-done":
+                spans.append(time.monotonic() - began.pop())
+
+        steps.set_hook(hook)
+        try:
+            with open_store(path) as store:
+                reports.append(learn(store))
+        finally:
+            steps.set_hook(None)
+
+    reports = []
+    before, _ = churn(path, 0.0, lambda: time.sleep(5.0))
+    longest, operations = churn(path, 0.5, command)
+    with capsys.disabled():
+        print(f"\nwriter's longest wait {longest * 1e3:.0f} ms ({before * 1e3:.0f} ms without a rebuild), ", end="")
+        print(f"switch {max(spans) * 1e3:.0f} ms, {operations} operations in {reports[0].seconds:.1f} s")
+    # Reading all keys again in a write transaction would take longer than this second, which a busy machine may need.
+    assert longest < max(spans) + before + 1.0
+    with open_store(path) as store:
+        check(store, list(store))
+
+
 def kill_rebuilds(path, n_kills):
     """SIGKILL ``dlbf rebuild`` at random moments, most of them before its end; the store must be whole each time."""
     with open_store(path) as store:

@@ -783,5 +783,5 @@ def test_commit_that_fails_beside_a_checkpoint_leaves_the_filter_as_it_was(path,
 
 def test_docs_examples_run():
     text = (Path(__file__).parent.parent / "docs" / "storage.md").read_text()
-    code = text.split("```python\n")[1].split("```")[0]
-    exec(compile(code, "docs/storage.md", "exec"), {})
+    for block in text.split("```python\n")[1:]:
+        exec(compile(block.split("```")[0], "docs/storage.md", "exec"), {})

@@ -397,3 +397,62 @@ def test_trace_replayed_misses_nothing(tmp_path):
         print(f"{n + 1} batches, {inserted} insertions, {deleted} deletions, worst rate {worst:.4f}, {verification}")
         assert verification.ok
         assert set(store) == {urls[i] for i in live}
+
+
+def test_sampling_misses_costs_at_most_three_percent(memory):
+    """All of it: drawing, thinning, and the thread that writes.  Short turns, on and off in turns, CPU time summed."""
+    from dlbf.bench.keys import listed_urls, ordinary_urls
+
+    keys, absent = list(listed_urls(100_000)), list(ordinary_urls(100_000, seed=2))
+    stores = {}
+    for name, sample in (("on", True), ("off", False), ("off again", False)):
+        stores[name] = store = Store(memory / f"sampling {name}", sync="none", sample_misses=sample)
+        store.update((key, b"") for key in keys)
+        store.rebuild(design="cuckoo")
+        store.get(b"load the filter")
+    total = dict.fromkeys(stores, 0.0)
+    rng = random.Random(0)
+    for _ in range(1000):
+        for name in rng.sample(list(stores), len(stores)):
+            fresh = [bytes(bytearray(key)) for key in rng.sample(absent, 10_000)]
+            get = stores[name].get
+            start = time.process_time()
+            for key in fresh:
+                get(key)
+            total[name] += time.process_time() - start
+    ratio, noise = total["on"] / total["off"], total["off again"] / total["off"]
+    print(
+        {name: f"{value / 10_000_000 * 1e9:.1f} ns" for name, value in total.items()}, f"{ratio:.3f}, noise {noise:.3f}"
+    )
+    assert stores["on"].stats().misses > 10_000
+    for store in stores.values():
+        store.close()
+    assert ratio <= 1.03 * max(1.0, noise)
+
+
+def test_learned_filter_in_a_store_answers_nearly_as_fast_as_a_plain_one(memory):
+    """The model is a few table lookups per byte; Python's part of the read is the same."""
+    from dlbf.bench.keys import listed_urls, ordinary_urls
+
+    keys, absent = list(listed_urls(200_000)), list(ordinary_urls(200_000, seed=2))
+    stores = {}
+    for name in ("learned", "plain"):
+        stores[name] = store = Store(memory / f"speed {name}", sync="none", sample_misses=False)
+        store.update((key, b"") for key in keys)
+        report = store.rebuild(absent[:50_000], "auto" if name == "learned" else "cuckoo", model="ngram")
+        print(name, f"{report.bits_per_key:.2f} bits per key")
+        store.get(b"load the filter")
+
+    def reader(store):
+        def read(batch):
+            for key in batch:
+                store.get(key)
+
+        return read
+
+    cases = {name: reader(store) for name, store in stores.items()}
+    best = best_of(60, cases, lambda name, i: random.Random(i).sample(absent, 20_000))
+    print({name: f"{value * 1e9:.0f} ns" for name, value in best.items()}, f"{best['learned'] / best['plain']:.2f}")
+    for store in stores.values():
+        store.close()
+    assert best["learned"] <= 1.6 * best["plain"]
