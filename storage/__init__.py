@@ -1,7 +1,18 @@
 """Persistence for dlbf filters (imported as ``dlbf.storage``)."""
 
-from dlbf.storage.report import Stats, Verification
+from dlbf.storage.guard import Guard
+from dlbf.storage.report import Drift, FilterFigures, RebuildReport, Stats, Verification
 from dlbf.storage.store import Store
 from dlbf.storage.transactions import Snapshot, WriteTransaction
 
-__all__ = ["Snapshot", "Stats", "Store", "Verification", "WriteTransaction"]
+__all__ = [
+    "Drift",
+    "FilterFigures",
+    "Guard",
+    "RebuildReport",
+    "Snapshot",
+    "Stats",
+    "Store",
+    "Verification",
+    "WriteTransaction",
+]

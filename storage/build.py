@@ -11,29 +11,60 @@ the walk is at its end it is complete, and the switch needs one short transactio
 Nothing is written before the switch: a builder that dies leaves no trace, and the old generation goes on serving.
 """
 
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 from dlbf.errors import DlbfError, FilterFullError
 from dlbf.kernels.readpath import apply_record, read_record
-from dlbf.storage import steps
-from dlbf.storage.layout import FLAG_OMITTED, HEAD_PART_BYTES, journal_key
+from dlbf.storage import generations, steps
+from dlbf.storage.layout import FLAG_OMITTED, HEAD_PART_BYTES, journal_key, node_key
 from dlbf.storage.longkeys import Databases, long_state, scan
 
-__all__ = ["Builder", "fill"]
+__all__ = ["Builder", "fill_successor", "keys_after"]
 
 KEYS_PER_UPDATE = 4096
+# Journal records that a switch may still have to apply; a few milliseconds.
+CLOSE_RECORDS = 64
+# Why a filter with room enough is full all the same.
+TOO_MANY_ALIKE = (
+    "more than eight keys have the same hash, which happens on purpose only and needs a store whose hash anybody can "
+    "compute (keyed=False) or whose secret is known"
+)
 
 
-def fill(txn: Any, dbs: Databases, filter: Any) -> None:
-    """Add every key that ``txn`` sees."""
-    if long_state(txn, dbs).n_nodes == 0:
-        # No long keys: what is in ``data`` are the keys themselves (and the empty key is elsewhere).
-        filter.update(txn.cursor(dbs.data).iternext(values=False))
-        if txn.stat(dbs.long)["entries"]:
-            filter.add(b"")
-    else:
-        filter.update(key for key, _ in scan(txn, dbs))
+def fill_successor(
+    before: Any, n_keys: int, all_keys: Callable[[], Iterator[bytes]], fpr: float, secret: bytes | None
+) -> Any:
+    """The filter that follows ``before`` (None: unknown), with all of ``n_keys`` keys."""
+    filter = generations.successor(before, n_keys, fpr, secret)
+    try:
+        filter.update(all_keys())
+        return filter
+    except FilterFullError:
+        if not generations.is_learned(before):
+            raise
+        # The new keys are not spread over the regions of the model as the old ones were: look where they are.
+        keys = all_keys()
+        counts = generations.region_counts(before, iter(lambda: list(islice(keys, KEYS_PER_UPDATE)), []))
+    filter = generations.successor(before, n_keys, fpr, secret, counts)
+    filter.update(all_keys())
+    return filter
+
+
+def keys_after(txn: Any, dbs: Databases, position: bytes | None) -> Iterator[bytes]:
+    """The keys above ``position`` (None: all) in order, as fast as LMDB gives them where none of them is long."""
+    if long_state(txn, dbs).n_nodes or (position is not None and len(position) >= HEAD_PART_BYTES):
+        yield from (key for key, _ in scan(txn, dbs, start=position) if key != position)
+        return
+    if position is None and txn.get(node_key(0, b""), db=dbs.long) is not None:
+        yield b""
+    cursor = txn.cursor(dbs.data)
+    found = cursor.set_range(position or b"\0")
+    if found and cursor.key() == position:
+        found = cursor.next()
+    if found:
+        yield from cursor.iternext(values=False)
 
 
 class Builder:
@@ -94,21 +125,15 @@ class Builder:
         while not self.done:
             self._walk(txn, 1 << 30)
 
+    def _ahead(self, txn: Any) -> Iterator[bytes]:
+        """The keys behind ``position``."""
+        return keys_after(txn, self.dbs, self.position)
+
     def _walk(self, txn: Any, n_keys: int) -> int:
         if self.done:
             return 0
         passed = 0
-        has_long = long_state(txn, self.dbs).n_nodes != 0
-        if has_long or self.position is None or len(self.position) >= HEAD_PART_BYTES:
-            # The slow way, also for the first step: it knows the empty key.
-            n_keys = n_keys if has_long else min(n_keys, 1)
-            keys = (key for key, _ in scan(txn, self.dbs, start=self.position) if key != self.position)
-        else:
-            cursor = txn.cursor(self.dbs.data)
-            found = cursor.set_range(self.position or b"\0")
-            if found and cursor.key() == self.position:
-                found = cursor.next()
-            keys = cursor.iternext(values=False) if found else iter(())
+        keys = self._ahead(txn)
         while passed < n_keys:
             wanted = min(KEYS_PER_UPDATE, n_keys - passed)
             part = list(islice(keys, wanted))

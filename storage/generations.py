@@ -6,23 +6,37 @@ how to open its bytes (:func:`register`) and build it where a design is named (:
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from dlbf import format
-from dlbf.errors import StoreError, VersionError
+from dlbf.errors import FormatError, StoreError, VersionError
 from dlbf.filters.files import CLASSES
 from dlbf.filters.tables import CuckooFilter
+from dlbf.theory.rates import cuckoo_fpr
 
-__all__ = ["GenerationFilter", "grow_at", "load", "new_filter", "register", "shrink_at", "successor"]
+__all__ = [
+    "GenerationFilter",
+    "grow_at",
+    "is_learned",
+    "load",
+    "new_filter",
+    "region_counts",
+    "register",
+    "shrink_at",
+    "slack",
+    "successor",
+]
 
 # The smallest filter: 1.2 KB at 1 %, so that a small store does not grow with every few keys.
 MIN_CAPACITY = 1024
 # A grown filter has room for twice the keys.  Each growth reads every key once, so a key is read once or twice in its
 # life; a smaller step would save memory just after growing and read more often.
 GROWTH = 2.0
+# A learned filter was asked for to save memory: it grows in smaller steps, and its keys are read more often.
+LEARNED_GROWTH = 1.25
 # Share of the capacity at which the next filter is begun, so that it is ready before the old one is full.
-GROW_AT = 0.9
+GROW_AT = 0.97
 # Share of the capacity below which a smaller filter is begun.
 SHRINK_AT = 1 / 6
 # What an asked-for rebuild leaves free.
@@ -73,6 +87,13 @@ class GenerationFilter(Protocol):
         """Forget every key; geometry, model and secret stay."""
 
 
+DESIGN_OF_KIND = {
+    format.KIND_COUNTING: "counting",
+    format.KIND_DELETABLE: "dlbf",
+    format.KIND_DLEFT: "d-left",
+    format.KIND_CUCKOO: "cuckoo",
+}
+
 Loader = Callable[[format.Header, memoryview, bytes | None, str], Any]
 _LOADERS: dict[int, Loader] = {}
 
@@ -95,9 +116,20 @@ def _base_loader(header: format.Header, payload: memoryview, secret: bytes | Non
     return CLASSES[header.kind]._from_payload(header, payload, secret, where)
 
 
+def _learned_loader(header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> Any:
+    # Imported here: a program whose stores have plain filters need not load what learned ones bring.
+    from dlbf.learned import LearnedFilter
+
+    filter = LearnedFilter._from_payload(header, payload, secret, where)
+    if not filter.deletable:
+        raise FormatError(f"{where}: the design {filter.design!r} cannot forget keys")
+    return filter
+
+
 for _kind, _class in CLASSES.items():
     if _class.DELETABLE:
         register(_kind, _base_loader)
+register(format.KIND_LEARNED, _learned_loader)
 
 
 def load(blob: bytearray, secret: bytes | None, where: str) -> Any:
@@ -144,7 +176,94 @@ def shrink_at(capacity: int) -> int:
     return int(SHRINK_AT * capacity) if capacity > 4 * MIN_CAPACITY else 0
 
 
-def successor(filter: Any, n_keys: int, fpr: float, secret: bytes | None) -> Any:
+def is_learned(filter: Any) -> bool:
+    """Whether the filter is a composite with a plan (and perhaps a model)."""
+    return getattr(filter, "KIND", None) == format.KIND_LEARNED
+
+
+def slack(filter: Any) -> int:
+    """Keys that may come, whichever they are, before a part of the filter is nearly full."""
+    if is_learned(filter):
+        return int(filter._slack(GROW_AT))
+    return grow_at(capacity_of(filter)) - len(filter)
+
+
+def region_counts(filter: Any, batches: Iterable[list[bytes]]) -> list[int]:
+    """How many of these keys belong to each region of a learned filter."""
+    counts = [0] * len(filter.plan.regions)
+    for batch in batches:
+        for region in filter.region_of(batch).tolist():
+            counts[region] += 1
+    return counts
+
+
+def design_of(filter: Any) -> str:
+    """The name of the filter's design."""
+    return str(filter.design) if is_learned(filter) else DESIGN_OF_KIND.get(filter.KIND, type(filter).__name__)
+
+
+def full_fpr(filter: Any) -> float:
+    """False-positive rate of a filter without a model when it holds as many keys as it was planned for."""
+    if filter.KIND == format.KIND_CUCKOO:
+        return cuckoo_fpr(capacity_of(filter), *filter.geometry)
+    return float(filter.fpr_target or filter.expected_fpr)
+
+
+def remainder(filter: Any) -> int:
+    """Entries that are left in a filter from which every key of the store was removed.
+
+    Filters that cannot forget everything (collisions of a deletable Bloom filter, approximate deleted sets) leave some
+    by design: there it says nothing, and 0 is the answer.
+    """
+    if is_learned(filter):
+        forgets = not filter.false_negatives and all(
+            part.kind != format.KIND_DELETABLE for part, _, _ in filter._layout
+        )
+        return int(filter.approximate_count()) if forgets else 0
+    return 0 if filter.KIND == format.KIND_DELETABLE else int(filter.approximate_count())
+
+
+def rebuilt_capacity(n_keys: int) -> int:
+    """Keys that a rebuild plans for."""
+    return max(MIN_CAPACITY, int(n_keys * REBUILD_ROOM) + 64)
+
+
+def enlarged(filter: Any, room: float) -> Any:
+    """An empty filter like this one with ``room`` times the room."""
+    if is_learned(filter):
+        return filter._relaid([math.ceil(room * n) + 16 for n in filter._region_rooms()])
+    return new_filter("auto", math.ceil(room * capacity_of(filter)), filter.fpr_target, filter._secret)
+
+
+def pays(learned: Any, plain: Any) -> bool:
+    """Whether a filter with a model is worth having instead of one without."""
+    return bool(learned.nbytes < plain.nbytes)
+
+
+def tightened(filter: Any, n_keys: int) -> Any:
+    """An empty learned filter like this one, at the size that a rebuild would give it."""
+    return _relaid(filter, rebuilt_capacity(n_keys), None)
+
+
+def _relaid(filter: Any, n_keys: int, counts: Sequence[int] | None) -> Any:
+    found = list(counts if counts is not None else filter._region_counts())
+    if not any(found):
+        found = filter._region_rooms()
+    scale = n_keys / sum(found)
+    # Three standard deviations besides: which keys come next is not known.
+    return filter._relaid([math.ceil(scale * n + 3 * math.sqrt(scale * n)) for n in found])
+
+
+def successor(filter: Any, n_keys: int, fpr: float, secret: bytes | None, counts: Sequence[int] | None = None) -> Any:
     """The empty filter that follows ``filter`` (None: there is none) in a store that has grown or shrunk to
-    ``n_keys``."""
-    return new_filter("auto", math.ceil(n_keys * GROWTH), fpr, secret)
+    ``n_keys``.
+
+    A learned filter is followed by one with the same model and rates and larger (or smaller) parts, so its rate stays;
+    unless one without a model has become smaller.  ``counts`` are the keys of each region; without them they are
+    expected where those of ``filter`` are.
+    """
+    plain = new_filter("auto", math.ceil(n_keys * GROWTH), fpr, secret)
+    if not is_learned(filter):
+        return plain
+    learned = _relaid(filter, max(MIN_CAPACITY, math.ceil(n_keys * LEARNED_GROWTH)), counts)
+    return learned if pays(learned, plain) or filter.design != "auto" else plain

@@ -16,8 +16,15 @@ A store is a directory: ``data.mdb`` and ``lock.mdb`` (one LMDB environment, eve
     meta       b"store"                         what this is: version, target rate, creation
                b"checkpoint"                    which filter, complete for which transaction
                b"long"                          number of nodes in use
-    model      reserved for learned generations (compiled model, provenance)
-    misses     reserved for sampled absent keys
+               b"guard"                         in a guard's environment only: which engine the filter is for
+               b"build"                         the last rebuild: what it learnt from and planned (JSON)
+               b"traffic"                       absent lookups and false positives seen by all processes
+    model      b"compiled"                      the compiled model of a learned filter (a second copy: the filter
+                                                has its own), sealed
+               b"estimator"                     the estimator it was compiled from, as a tagged pickle, sealed;
+                                                read by nobody but whoever asks for it
+    misses     priority (u64), sum (u32),       an absent key that was asked for
+               both big-endian
 
 Integers in values are little-endian; integers in keys are big-endian, so that LMDB's order is theirs.
 
@@ -76,6 +83,30 @@ record).
     long:         0      8  u64   XXH3-64 of everything behind it
                   8      8  u64   nodes in use
 
+    guard:        0      8  u64   XXH3-64 of everything behind it
+                  8      8  u64   version of this record, now 1
+                 16      -  bytes what the engine said about its identity; empty: nothing
+
+    build:        0      8  u64   XXH3-64 of everything behind it
+                  8      -  JSON  see :class:`BuildInfo`
+
+    traffic:      0      8  u64   XXH3-64 of everything behind it
+                  8      8  u64   generation of the filter that was asked
+                 16      8  u64   absent lookups (when they pass a million both counts are halved: a window)
+                 24      8  u64   of these, let through by the filter
+                 32      8  u64   keys added since the last rebuild, up to the checkpoint
+                 40      8  u64   keys deleted since then
+                 48      8  f64   priority of a lookup that is drawn whenever any is (see ``misses``)
+
+**misses** is a sample of all absent lookups: each gets a random 64-bit priority, and those with the lowest are kept.
+So the sample is uniform over the traffic whoever adds to it and in whatever order, and the highest priority in a full
+sample says how rarely a lookup still enters.  The sum is the low half of XXH3-64 of the priority and the key.
+
+**Sealed** values begin with the XXH3-64 of what follows.
+
+A **guard** (:class:`dlbf.storage.Guard`) has such an environment for its filter alone: ``data`` and ``long`` stay
+empty, and beside it lies ``guard.lock`` (see :mod:`dlbf.storage.intents`).
+
 **One transaction** holds: the user's changes of ``data`` and ``long``, the counters of ``long`` if they changed, and
 the journal
 record; nothing else.  A checkpoint's pieces, its record in ``meta``, the trimming of the journal and the user's
@@ -93,9 +124,10 @@ without the
 filter, and its writes show as a gap to a newer one.
 """
 
+import json
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 from dlbf.errors import ChecksumError, FormatError, VersionError
 from dlbf.kernels.hashing import checksum64
@@ -107,11 +139,16 @@ __all__ = [
     "PIECE_BYTES",
     "PLAIN_KEY_BYTES",
     "SECRET_FILE",
+    "BuildInfo",
     "Checkpoint",
+    "GuardInfo",
     "LongState",
     "StoreInfo",
+    "Traffic",
     "journal_key",
+    "opened",
     "piece_key",
+    "sealed",
 ]
 
 DATABASES = ("data", "long", "filter", "journal", "meta", "model", "misses")
@@ -119,6 +156,7 @@ SECRET_FILE = "secret.key"
 
 LAYOUT_VERSION = 1
 CHECKPOINT_VERSION = 1
+GUARD_VERSION = 1
 
 PIECE_BYTES = 16 * 4096 - 16
 PLAIN_KEY_BYTES = 494
@@ -128,6 +166,11 @@ PART_BYTES = 480
 STORE_KEY = b"store"
 CHECKPOINT_KEY = b"checkpoint"
 LONG_KEY = b"long"
+GUARD_KEY = b"guard"
+BUILD_KEY = b"build"
+TRAFFIC_KEY = b"traffic"
+COMPILED_KEY = b"compiled"
+ESTIMATOR_KEY = b"estimator"
 
 FLAG_OMITTED = 1
 FLAG_REMOVED = 2
@@ -162,16 +205,18 @@ def node_key(node: int, part: bytes) -> bytes:
     return node.to_bytes(8, "big") + part
 
 
-def _sealed(body: bytes) -> bytes:
+def sealed(body: bytes) -> bytes:
+    """A value with its checksum before it."""
     return checksum64(body).to_bytes(8, "little") + body
 
 
-def _opened(record: bytes, least: int, name: str) -> bytes:
+def opened(record: bytes, least: int, name: str, database: str = "meta") -> bytes:
+    """The value behind its checksum, if they match and it has ``least`` bytes."""
     if len(record) < 8 + least:
-        raise FormatError(f"record {name!r} in meta: expected at least {8 + least} bytes, found {len(record)}")
+        raise FormatError(f"record {name!r} in {database}: expected at least {8 + least} bytes, found {len(record)}")
     body = record[8:]
     if checksum64(body).to_bytes(8, "little") != record[:8]:
-        raise ChecksumError(f"record {name!r} in meta does not match its checksum")
+        raise ChecksumError(f"record {name!r} in {database} does not match its checksum")
     return body
 
 
@@ -194,12 +239,12 @@ class StoreInfo:
     def pack(self) -> bytes:
         """As bytes."""
         flags = self.secret_elsewhere * STORE_SECRET_ELSEWHERE | (not self.keyed) * STORE_UNKEYED
-        return _sealed(self.FORMAT.pack(LAYOUT_VERSION, self.fpr, self.created, flags))
+        return sealed(self.FORMAT.pack(LAYOUT_VERSION, self.fpr, self.created, flags))
 
     @classmethod
     def unpack(cls, record: bytes) -> "StoreInfo":
         """From bytes, checked."""
-        body = _opened(record, cls.FORMAT.size, "store")
+        body = opened(record, cls.FORMAT.size, "store")
         version, fpr, created, flags = cls.FORMAT.unpack_from(body)
         if (
             version != LAYOUT_VERSION
@@ -234,7 +279,7 @@ class Checkpoint:
 
     def pack(self) -> bytes:
         """As bytes."""
-        return _sealed(
+        return sealed(
             self.FORMAT.pack(
                 CHECKPOINT_VERSION,
                 self.state,
@@ -251,7 +296,7 @@ class Checkpoint:
     @classmethod
     def unpack(cls, record: bytes) -> "Checkpoint":
         """From bytes, checked."""
-        body = _opened(record, cls.FORMAT.size, "checkpoint")
+        body = opened(record, cls.FORMAT.size, "checkpoint")
         version, state, generation, txn_id, removed, previous, n_bytes, sums = cls.FORMAT.unpack_from(body)
         if version != CHECKPOINT_VERSION or state not in (STATE_COMPLETE, STATE_BROKEN):
             raise VersionError(
@@ -272,11 +317,98 @@ class LongState:
 
     def pack(self) -> bytes:
         """As bytes."""
-        return _sealed(self.FORMAT.pack(self.n_nodes))
+        return sealed(self.FORMAT.pack(self.n_nodes))
 
     @classmethod
     def unpack(cls, record: bytes | None) -> "LongState":
         """From bytes, checked; a store without long keys has no record."""
         if record is None:
             return cls()
-        return cls(*cls.FORMAT.unpack_from(_opened(record, cls.FORMAT.size, "long")))
+        return cls(*cls.FORMAT.unpack_from(opened(record, cls.FORMAT.size, "long")))
+
+
+@dataclass(frozen=True)
+class BuildInfo:
+    """The ``build`` record: what the last rebuild knew and planned.  For people and for ``drift()``."""
+
+    generation: int
+    time: float
+    keys: int
+    negatives: int
+    design: str
+    model: str
+    fpr_predicted: float
+    fpr_measured: float | None
+    bits_per_key: float
+    seconds: float
+    allow_false_negatives: bool = False
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return sealed(json.dumps(asdict(self), allow_nan=False).encode())
+
+    @classmethod
+    def unpack(cls, record: bytes | None) -> "BuildInfo | None":
+        """From bytes, checked; None if the store was never rebuilt."""
+        if record is None:
+            return None
+        body = opened(record, 2, "build")
+        try:
+            found = json.loads(body)
+            return cls(**{field.name: found[field.name] for field in fields(cls)})
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise VersionError(f"record 'build' in meta cannot be read ({error}); use a newer dlbf") from None
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The ``traffic`` record: what a generation's filter has met."""
+
+    generation: int = 0
+    absent: int = 0
+    false_positives: int = 0
+    added: int = 0
+    deleted: int = 0
+    scale: float = 1.0
+
+    FORMAT = struct.Struct("<5Qd")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return sealed(
+            self.FORMAT.pack(self.generation, self.absent, self.false_positives, self.added, self.deleted, self.scale)
+        )
+
+    @classmethod
+    def unpack(cls, record: bytes | None) -> "Traffic":
+        """From bytes, checked; nothing seen if there is no record."""
+        if record is None:
+            return cls()
+        found = cls(*cls.FORMAT.unpack_from(opened(record, cls.FORMAT.size, "traffic")))
+        if not 0 < found.scale <= 1:
+            raise FormatError(f"record 'traffic' in meta: expected a scale between 0 and 1, found {found.scale}")
+        return found
+
+
+@dataclass(frozen=True)
+class GuardInfo:
+    """The ``guard`` record: which engine the filter is for."""
+
+    identity: bytes = b""
+
+    FORMAT = struct.Struct("<Q")
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return sealed(self.FORMAT.pack(GUARD_VERSION) + self.identity)
+
+    @classmethod
+    def unpack(cls, record: bytes) -> "GuardInfo":
+        """From bytes, checked."""
+        body = opened(record, cls.FORMAT.size, "guard")
+        (version,) = cls.FORMAT.unpack_from(body)
+        if version != GUARD_VERSION:
+            raise VersionError(
+                f"guard record version {version} found, this dlbf reads {GUARD_VERSION}; use a newer dlbf"
+            )
+        return cls(body[cls.FORMAT.size :])

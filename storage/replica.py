@@ -19,13 +19,25 @@ from dlbf.storage.layout import (
     FLAG_REMOVED,
     PIECE_BYTES,
     STATE_BROKEN,
+    TRAFFIC_KEY,
     Checkpoint,
+    Traffic,
     journal_key,
     piece_key,
 )
 from dlbf.storage.longkeys import Databases
 
-__all__ = ["DAMAGE", "FULL", "SECRET", "VERSION", "Replica", "Unusable", "delete_range", "read_checkpoint"]
+__all__ = [
+    "DAMAGE",
+    "FULL",
+    "SECRET",
+    "VERSION",
+    "Replica",
+    "Unusable",
+    "delete_range",
+    "read_checkpoint",
+    "read_traffic",
+]
 
 log = logging.getLogger("dlbf.storage")
 
@@ -67,6 +79,12 @@ class Replica:
         self.journal_limit = MIN_JOURNAL_BYTES
         self.journal_bytes = 0
         self.sums = b""  # of the checkpoint's pieces
+        self.full: Any = None  # the filter that had no room, until there is another: its model goes on
+        # Keys added and removed since the last rebuild: up to the checkpoint, and up to now.
+        self.traffic = Traffic()
+        self.added = self.deleted = 0
+        self._operations = 0
+        self._look_again_at = 0
         self.reason = ""
         self.kind = ""
         self._failed_record: bytes | None = None
@@ -93,11 +111,32 @@ class Replica:
         self.journal_bytes = 0
         self.sums = sums
         self.reason = self.kind = ""
+        self.full = None
         self._failed_record = None
+        self._look_again_at = self._operations
 
     def needs_successor(self) -> bool:
-        """Whether the filter is nearly full, or mostly empty."""
-        return self.filter is not None and not self.shrink_at <= len(self.filter) <= self.grow_at
+        """Whether the filter, or a region of it, is nearly full; or it is mostly empty."""
+        if self.filter is None:
+            return False
+        if not self.shrink_at <= len(self.filter) <= self.grow_at:
+            return True
+        if self._operations < self._look_again_at or not generations.is_learned(self.filter):
+            return False
+        # Counting what is in each region takes a while; it cannot be too much before so many keys have come.
+        slack = generations.slack(self.filter)
+        self._look_again_at = self._operations + slack
+        return slack <= 0
+
+    def passed(self, txn_id: int, n_added: int, n_removed: int, n_bytes: int) -> None:
+        """The filter is complete for transaction ``txn_id`` now, which did so much."""
+        self.applied = txn_id
+        self.added += n_added
+        self.deleted += n_removed
+        self._operations += n_added + n_removed
+        self.journal_bytes += n_bytes
+        if n_removed:
+            self.removed = txn_id
 
     # --- catching up
 
@@ -156,13 +195,14 @@ class Replica:
                     "run rebuild()"
                 )
             try:
-                generation, flags, _ = read_record(record, txn_id)
+                generation, flags, n_operations = read_record(record, txn_id)
                 if flags & ~(FLAG_OMITTED | FLAG_REMOVED):
                     raise Unusable(f"journal record {txn_id} has unknown flags {flags:#x}; use a newer dlbf", VERSION)
                 if generation != self.generation or flags & FLAG_OMITTED:
                     return False
-                apply_record(self.filter, record)
+                n_removed = apply_record(self.filter, record)
             except FilterFullError:
+                self.full = self.filter
                 raise Unusable(
                     f"the filter is full at transaction {txn_id}; the next commit makes a larger one", FULL
                 ) from None
@@ -170,10 +210,7 @@ class Replica:
                 raise
             except (DlbfError, ValueError) as error:
                 raise Unusable(f"{error}; run rebuild()") from None
-            if flags & FLAG_REMOVED:
-                self.removed = txn_id
-            self.applied = txn_id
-            self.journal_bytes += len(record)
+            self.passed(txn_id, n_operations - n_removed, n_removed, len(record))
         return True
 
     def _load(self, txn: Any, now: int) -> None:
@@ -199,6 +236,8 @@ class Replica:
             )
         filter, sums = self._read_filter(txn, checkpoint)
         self.adopt(filter, checkpoint, sums)
+        self.traffic = read_traffic(txn, self.dbs)
+        self.added, self.deleted = self.traffic.added, self.traffic.deleted
         if not self._replay(txn, now):
             raise Unusable("the journal does not continue the checkpoint; run rebuild()")
 
@@ -260,6 +299,15 @@ class Replica:
             delete_range(txn, self.dbs.journal, b"", journal_key(previous))
         steps.reached("journal-trimmed")
         return checkpoint, sums
+
+
+def read_traffic(txn: Any, dbs: Databases) -> Traffic:
+    """The record of what the filter has met; as if it had met nothing if that cannot be read."""
+    record = txn.get(TRAFFIC_KEY, db=dbs.meta)
+    try:
+        return Traffic.unpack(bytes(record) if record is not None else None)
+    except FormatError:
+        return Traffic()
 
 
 def read_checkpoint(txn: Any, dbs: Databases) -> Checkpoint | None:

@@ -1,9 +1,10 @@
 """What a store tells about itself."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Stats", "Verification"]
+__all__ = ["Drift", "FilterFigures", "RebuildReport", "Stats", "Verification"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Stats:
     map_used: int
     file_bytes: int
     readers: int
+    design: str = "cuckoo"
+    model: str = "none"
+    misses: int = 0
 
     @property
     def bits_per_key(self) -> float:
@@ -90,3 +94,248 @@ class Verification:
 
     def __bool__(self) -> bool:
         return self.ok
+
+
+def _plain(value: Any) -> Any:
+    """Data for JSON: no NaN, no infinity, no bytes."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@dataclass(frozen=True)
+class FilterFigures:
+    """A store's filter at one moment.
+
+    Attributes
+    ----------
+    design : str
+        "cuckoo" for the filter without a model; otherwise the design of the learned filter.
+    model : str
+        Kind of model; "none".
+    keys, filter_bytes, model_bytes, capacity : int
+        Keys stored, bytes without the model, bytes of the model, keys planned for.
+    fpr_predicted : float
+        For queries like those it was built for, when it is full.
+    fpr_measured : float
+        Share of absent keys let through: held-out negatives if there are any, otherwise the traffic (NaN: unknown).
+    deletability : float
+        Predicted share of deleted keys that answer "absent".
+    """
+
+    design: str
+    model: str
+    keys: int
+    filter_bytes: int
+    model_bytes: int
+    capacity: int
+    fpr_predicted: float
+    fpr_measured: float
+    deletability: float
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of filter and model."""
+        return self.filter_bytes + self.model_bytes
+
+    @property
+    def bits_per_key(self) -> float:
+        """Bits of filter and model per key."""
+        return 8 * self.nbytes / self.keys if self.keys else float("nan")
+
+    def asdict(self) -> dict[str, Any]:
+        """All figures, for a machine."""
+        return dict(_plain(asdict(self) | {"nbytes": self.nbytes, "bits_per_key": self.bits_per_key}))
+
+
+@dataclass(frozen=True)
+class RebuildReport:
+    """What :meth:`dlbf.storage.Store.rebuild` did, or would do.
+
+    Attributes
+    ----------
+    done : bool
+        Whether the store has a new filter now.
+    reason : str
+        Why it was done, or why not.
+    before, after : FilterFigures or None
+        The filter before (None: there was none that could be used) and after; what is planned if not done.
+    fpr_target : float
+        The target rate of the new filter.
+    keys : int
+        Keys in the store.
+    sampled_keys : int
+        Keys that the model has learnt from.
+    negatives : int
+        Absent keys used, those held out included.
+    held_out : int
+        Of these, the ones that only measured.
+    negatives_from : str
+        "traffic" (sampled misses), "caller", or "none".
+    phases : tuple of (str, float)
+        Seconds per phase, in order.
+    notes : tuple of str
+        What an operator should know.
+    """
+
+    done: bool
+    reason: str
+    before: FilterFigures | None
+    after: FilterFigures | None
+    fpr_target: float
+    keys: int
+    sampled_keys: int = 0
+    negatives: int = 0
+    held_out: int = 0
+    negatives_from: str = "none"
+    phases: tuple[tuple[str, float], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """All phases together."""
+        return sum(seconds for _, seconds in self.phases)
+
+    @property
+    def design(self) -> str:
+        """Design of the new filter."""
+        return self.after.design if self.after is not None else ""
+
+    @property
+    def model(self) -> str:
+        """Kind of model of the new filter."""
+        return self.after.model if self.after is not None else ""
+
+    @property
+    def bits_per_key(self) -> float:
+        """Of the new filter, model included (of the old one if nothing was done)."""
+        found = self.after or self.before
+        return found.bits_per_key if found is not None else float("nan")
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that the new filter takes less than the old one."""
+        return self.before.nbytes - self.after.nbytes if self.before and self.after else 0
+
+    def asdict(self) -> dict[str, Any]:
+        """All figures, for a machine (JSON: NaN is None)."""
+        figures = {
+            "before": self.before.asdict() if self.before is not None else None,
+            "after": self.after.asdict() if self.after is not None else None,
+            "phases": dict(self.phases),
+            "seconds": self.seconds,
+            "saved_bytes": self.saved_bytes,
+            "bits_per_key": self.bits_per_key,
+        }
+        return dict(_plain(asdict(self) | figures))
+
+    def __str__(self) -> str:
+        lines = [f"{'done' if self.done else 'not done'}: {self.reason}"]
+        rows: list[tuple[str, Any]] = [
+            ("design", lambda f: f.design),
+            ("model", lambda f: f"{f.model}, {f.model_bytes:,} bytes" if f.model != "none" else "none"),
+            ("keys", lambda f: f"{f.keys:,}"),
+            ("bytes", lambda f: f"{f.nbytes:,}"),
+            ("bits per key", lambda f: f"{f.bits_per_key:.2f}"),
+            ("FPR predicted", lambda f: _rate(f.fpr_predicted)),
+            ("FPR measured", lambda f: _rate(f.fpr_measured)),
+            ("deletability", lambda f: f"{f.deletability:.3f}"),
+        ]
+        if self.before is not None or self.after is not None:
+            second = "after" if self.done else "planned"
+            lines.append(f"{'':<15}{'before':>24}{second if self.after is not None else '':>24}")
+            for name, show in rows:
+                cells = ["-" if found is None else show(found) for found in (self.before, self.after)]
+                lines.append(f"{name:<15}{cells[0]:>24}{cells[1] if self.after is not None else '':>24}")
+            lines.append(f"{'target':<15}{'':>24}{_rate(self.fpr_target):>24}")
+        if self.negatives:
+            lines.append(
+                f"learnt from {self.sampled_keys:,} keys and {self.negatives:,} absent ones ({self.negatives_from}), "
+                f"{self.held_out:,} of these held out to measure"
+            )
+        if self.phases:
+            lines.append("  ".join(f"{name} {seconds:.1f} s" for name, seconds in self.phases))
+        lines.extend(f"note: {note}" for note in self.notes)
+        return "\n".join(lines)
+
+
+def _rate(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4%}"
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far a store is from what its filter was built for; see :meth:`dlbf.storage.Store.drift`.
+
+    Attributes
+    ----------
+    due : bool
+        Whether a rebuild is worth while, or needed.
+    healthy : bool
+        False: the filter cannot be used, and every read goes to the data.
+    reasons : tuple of str
+        Why it is due.
+    observed_fpr : float
+        Share of absent keys that passed, over the window (NaN: nothing seen).
+    observed_low : float
+        Lower end of its 99.9 % interval: what noise cannot explain.
+    target : float
+        The target rate.
+    window : int
+        Absent lookups in the window, of all processes that reported.
+    keys, capacity : int
+        Keys now, and the number that the filter is planned for.
+    keys_at_build : int
+        Keys when the filter was last rebuilt (0: never).
+    built : float
+        When, in seconds since 1970 (0: never).
+    added, deleted : int
+        Keys added and deleted since this generation's filter was made.
+    bits_per_key : float
+        Now, model included.
+    estimated_bits_per_key : float
+        After a rebuild (NaN: cannot be told).
+    saving_bytes : int
+        Bytes that a rebuild would save, estimated; 0 if none.
+    would_learn : bool
+        Whether the estimate counts on a model.
+    misses : int
+        Absent keys sampled for training.
+    """
+
+    due: bool
+    healthy: bool
+    reasons: tuple[str, ...]
+    observed_fpr: float
+    observed_low: float
+    target: float
+    window: int
+    keys: int
+    capacity: int
+    keys_at_build: int
+    built: float
+    added: int
+    deleted: int
+    bits_per_key: float
+    estimated_bits_per_key: float
+    saving_bytes: int
+    would_learn: bool
+    misses: int
+
+    @property
+    def growth(self) -> float:
+        """Keys over capacity."""
+        return self.keys / self.capacity if self.capacity else float("nan")
+
+    @property
+    def saving_bits_per_key(self) -> float:
+        """Bits per key that a rebuild would save, estimated."""
+        return 8 * self.saving_bytes / self.keys if self.keys else 0.0
+
+    def asdict(self) -> dict[str, Any]:
+        """All figures, for a machine (JSON: NaN is None)."""
+        return dict(_plain(asdict(self) | {"growth": self.growth, "saving_bits_per_key": self.saving_bits_per_key}))

@@ -5,7 +5,7 @@ In normal use :func:`reached` is a call that does nothing.
 
 from collections.abc import Callable
 
-__all__ = ["STEPS", "reached", "set_hook"]
+__all__ = ["GUARD_STEPS", "STEPS", "reached", "set_hook"]
 
 STEPS = (
     "write-began",
@@ -22,6 +22,23 @@ STEPS = (
     "switch-written",
     "switch-done",
     "broken-marked",
+    "rebuild-negatives",
+    "rebuild-scan",
+    "rebuild-train",
+    "rebuild-build",
+    "rebuild-measure",
+    "rebuild-switch",
+)
+
+# Those of a guarded put or delete, which contains a commit.
+GUARD_STEPS = (
+    "guard-locked",
+    "guard-checked",
+    "guard-intent-written",
+    "guard-journaled",
+    "guard-engine-written",
+    "guard-intent-cleared",
+    "guard-resolved",
 )
 
 _hook: Callable[[str], None] | None = None

@@ -6,6 +6,8 @@ How the parts fit together:
 * :mod:`dlbf.kernels.readpath`: the compiled read of absent keys;
 * :mod:`dlbf.storage.replica`: this process's copy of the filter;
 * :mod:`dlbf.storage.build`: the next generation, made while everything goes on;
+* :mod:`dlbf.storage.misses`: absent keys that were asked for, sampled to learn from;
+* :mod:`dlbf.storage.rebuild`, :mod:`dlbf.storage.drift`: learning a filter, and when that is due;
 * :mod:`dlbf.storage.transactions`: write transactions and snapshots.
 
 Locks, in the order they are taken: ``_write_lock`` (one write transaction in this process; LMDB's own lock is one in
@@ -16,11 +18,14 @@ import contextlib
 import logging
 import mmap
 import os
+import random
 import struct
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -30,14 +35,17 @@ import lmdb
 from dlbf.errors import FilterFullError, FormatError, StoreError, VersionError
 from dlbf.kernels.keys import read_keys
 from dlbf.kernels.readpath import OperationLog, ReadPath, apply_record
-from dlbf.storage import generations, steps
-from dlbf.storage.build import Builder, fill
+from dlbf.storage import generations, misses, steps
+from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_successor, keys_after
+from dlbf.storage.drift import drift, observe
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
+    COMPILED_KEY,
     DATABASES,
+    ESTIMATOR_KEY,
     FLAG_OMITTED,
     FLAG_REMOVED,
-    LONG_KEY,
+    GUARD_KEY,
     META_MAGIC,
     META_MAGIC_OFFSET,
     META_PAGE_SIZE_OFFSET,
@@ -47,15 +55,19 @@ from dlbf.storage.layout import (
     SECRET_FILE,
     STATE_BROKEN,
     STORE_KEY,
+    TRAFFIC_KEY,
     Checkpoint,
     StoreInfo,
+    Traffic,
     journal_key,
+    sealed,
 )
-from dlbf.storage.longkeys import Databases, count_keys, get_long, is_plain, long_state, scan
-from dlbf.storage.replica import DAMAGE, FULL, SECRET, VERSION, Replica, delete_range, read_checkpoint
-from dlbf.storage.report import Stats, Verification
+from dlbf.storage.longkeys import Databases, count_keys, get_long, is_plain, scan
+from dlbf.storage.rebuild import rebuild
+from dlbf.storage.replica import DAMAGE, FULL, SECRET, VERSION, Replica, delete_range, read_checkpoint, read_traffic
+from dlbf.storage.report import Drift, RebuildReport, Stats, Verification
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
-from dlbf.storage.verify import check_meta, verify
+from dlbf.storage.verify import verify
 
 __all__ = ["Store"]
 
@@ -79,15 +91,14 @@ SYNC_MODES = {
     "data": {"sync": True, "metasync": False},
     "none": {"sync": False, "metasync": False},
 }
-# Keys that the next generation's builder passes per key changed: it is done before a tenth of the capacity has arrived.
-BUILD_KEYS_PER_OPERATION = 24
+# Keys that the next generation's builder passes per key changed: it is done before the rest of the
+# capacity (see generations.GROW_AT) has arrived.
+BUILD_KEYS_PER_OPERATION = 48
 BUILD_KEYS_PER_STEP = 8192
-# A filter with that much more room than keys is not full because of their number.
-MOST_REBUILD_ROOM = 4.0
-TOO_MANY_ALIKE = (
-    "more than eight keys have the same hash, which happens on purpose only and needs a store whose hash anybody can "
-    "compute (keyed=False) or whose secret is known"
-)
+# A process writes the absent keys it has sampled by itself at most so often; more are thinned until then.
+FLUSH_SECONDS = 5.0
+# Fewer of them are not worth a transaction when the store is closed.
+FLUSH_LEAST_KEYS = 32
 # Records that a store without a usable filter keeps for a rebuild to catch up with.
 BROKEN_JOURNAL_RECORDS = 4096
 BROKEN_RECORD_BYTES = 1 << 20
@@ -136,6 +147,9 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         Processes and threads that may read at once.
     create : bool
         False: an error if there is no store.
+    sample_misses : bool or int
+        Keep a sample of the absent keys that are asked for, so that ``rebuild()`` can learn from them: 65,536 of them,
+        or the number given; False: none are drawn here.  Those kept are the keys themselves, as plain as the data.
 
     Raises
     ------
@@ -170,6 +184,10 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     (2, True, 'filtering')
     """
 
+    # Longest key that the compiled read path may look for in ``data`` by itself.
+    _PLAIN_KEY_BYTES = PLAIN_KEY_BYTES
+    _IS_GUARD = False
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -182,6 +200,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         map_size: int | None = None,
         max_readers: int = 254,
         create: bool = True,
+        sample_misses: bool | int = True,
     ) -> None:
         if sync not in SYNC_MODES:
             raise ValueError(f"sync must be one of {', '.join(SYNC_MODES)}, found {sync!r}")
@@ -191,6 +210,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             raise ValueError(f"fpr must be between 0 and 1, found {fpr!r}")
         if secret is not None and not keyed:
             raise ValueError("pass either secret= or keyed=False, not both")
+        if not isinstance(sample_misses, int) or sample_misses < 0:
+            raise ValueError(f"sample_misses must be True, False or a number of keys, found {sample_misses!r}")
         self.path = Path(path)
         self.readonly = readonly
         self._env: Any = None
@@ -205,6 +226,15 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._roomy = 0
         self._wake = threading.Event()
         self._sweeper: threading.Thread | None = None
+        self._flusher: threading.Thread | None = None
+        self._flushed_at = -FLUSH_SECONDS
+        # Lookups that are in the traffic record already, and the filter that had answered them.
+        self._reported = (0, 0, 0)
+        self._failed_build = 0  # generation whose successor did not fit
+        self._estimate: tuple[tuple[int, int, int], float] | None = None  # see drift()
+        self._miss_limit = misses.DEFAULT_LIMIT if sample_misses is True else int(sample_misses)
+        if readonly:
+            self._miss_limit = 0
         if (readonly or not create) and not (self.path / "data.mdb").exists():
             raise StoreError(f"{self.path}: there is no store; expected a directory with data.mdb. Check the path")
         self._env = self._open_environment(map_size, max_readers, SYNC_MODES[sync])
@@ -258,6 +288,10 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         dbs = self._dbs = self._open_databases(DEFAULT_FPR if fpr is None else fpr, secret, keyed)
         with env.begin() as txn:
             record = txn.get(STORE_KEY, db=dbs.meta)
+            is_guard = txn.get(GUARD_KEY, db=dbs.meta) is not None
+        if is_guard != self._IS_GUARD:
+            found, expected = ("guard", "Guard(engine, path)") if is_guard else ("store", "Store(path)")
+            raise StoreError(f"{self.path}: this is the environment of a {found}; open it with {expected}")
         try:
             if record is None:
                 raise FormatError("record 'store' in meta is missing")
@@ -277,10 +311,14 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             )
         self._secret = self._find_secret(secret) if self._info.keyed else None
         self._replica = Replica(dbs, self._secret, str(self.path))
-        self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, PLAIN_KEY_BYTES)
+        self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, self._PLAIN_KEY_BYTES)
         self._keep_live(True)
         # The filter is loaded when it is first needed: a process that only wants a few present keys never pays for it.
         self._watch_meta_pages()
+        if self._miss_limit:
+            with env.begin() as txn:
+                every = misses.drawing_rate(txn, dbs, self._miss_limit, read_traffic(txn, dbs).scale)
+            self._sample_misses(every, misses.BUFFER_KEYS, int.from_bytes(os.urandom(8), "little") | 1)
 
     def _open_databases(self, fpr: float, secret: bytes | None, keyed: bool) -> Databases:
         """The handles of the databases; a new store is made in one transaction.
@@ -365,6 +403,9 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         except (OSError, ValueError) as error:
             log.warning("%s: reading without the filter: the meta pages cannot be mapped (%s)", self.path, error)
             return
+        if hasattr(mmap, "MADV_RANDOM"):
+            # Else the system reads ahead, megabytes on some disks, when these two pages have been put out of memory.
+            meta_map.madvise(mmap.MADV_RANDOM)
         # The id may rise between two looks; a layout that is not understood stays wrong.
         for _ in range(10):
             before = self._env.info()["last_txnid"]
@@ -399,15 +440,20 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             self._env = None
             return
         replica = self._replica
-        if not self.readonly and replica.filter is not None and replica.journal_bytes > 4096 and not self._writer:
+        if not self.readonly and not self._writer:
             with contextlib.suppress(lmdb.Error, StoreError):
-                self.checkpoint()
+                if replica.filter is not None and replica.journal_bytes > 4096:
+                    self.checkpoint()
+                if self.n_samples >= FLUSH_LEAST_KEYS:
+                    self._flush()
         self._close()
 
     def _close(self) -> None:
         self._withdraw()
         if self._env is not None and not self._was_forked():
             self._keep_live(False)
+            if self._flusher is not None:
+                self._flusher.join()
         self._wake.set()
         env, self._env = self._env, None
         self._detach_meta()
@@ -534,6 +580,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
                 now = txn.id()
                 self._withdraw()
                 if self._replica.catch_up(txn, now):
+                    self._watch_generation()
                     self._offer(self._replica.filter, self._replica.applied, self._replica.removed)
                     return True
                 self._dead_word = now
@@ -550,20 +597,120 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             answer = self._ask(key)
         if answer == 0:
             self._count(filtered=1)
+            self._was_absent(key)
             return default
         return self._fetch_slow(key, default, answer == 1)
 
     def _fetch_slow(self, key: bytes, default: Any, asked: bool) -> Any:
-        with self._reading() as txn:
-            value = txn.get(key, db=self._dbs.data) if is_plain(key) else get_long(txn, self._dbs, key)
+        value = self._fetch_many([key])[0]
         if not asked:
             self._count(unfiltered=1)
         elif value is None:
             self._count(false_positives=1)
-        return default if value is None else value
+        if value is None:
+            self._was_absent(key)
+            return default
+        return value
 
-    def _note_miss(self, key: bytes) -> None:
-        """A sampled absent key (see ``_sample_misses``)."""
+    # --- where the data are: a guard has them elsewhere
+
+    def _fetch_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Values from the data, all of one moment."""
+        dbs = self._dbs
+        with self._reading() as txn:
+            return [txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key) for key in keys]
+
+    def _count_keys(self, txn: Any) -> int:
+        """Number of keys that ``txn`` sees."""
+        return count_keys(txn, self._dbs)
+
+    def _known_keys(self, txn: Any) -> int:
+        """The same, or about that, without reading anything for it."""
+        return self._count_keys(txn)
+
+    def _count_after(self, txn: Any, operations: OperationLog) -> int:
+        """Number of keys when ``txn``, with its ``operations``, is committed."""
+        return self._count_keys(txn)
+
+    def _keys_after(self, txn: Any, operations: OperationLog) -> Iterator[bytes]:
+        """All keys then."""
+        return self._scan_keys(txn)
+
+    def _scan_keys(self, txn: Any) -> Iterator[bytes]:
+        """The keys that ``txn`` sees, each once."""
+        return keys_after(txn, self._dbs, None)
+
+    def _key_batches(self, n_keys: int) -> Iterator[list[bytes]]:
+        """All keys in lists of up to ``n_keys``, each list of another moment."""
+        position: bytes | None = None
+        while True:
+            with self._reading() as txn:
+                part = list(islice(keys_after(txn, self._dbs, position), n_keys))
+            if not part:
+                return
+            position = part[-1]
+            yield part
+
+    def _new_builder(self, filter: Any) -> Builder:
+        return Builder(self._dbs, filter)
+
+    def _step(self, builder: Builder, n_keys: int) -> tuple[int, int]:
+        """Let a builder pass up to ``n_keys`` keys; returns how many it passed, and at which transaction."""
+        with self._reading() as txn:
+            return builder.step(txn, n_keys), txn.id()
+
+    # --- what the traffic is like
+
+    def _watch_generation(self) -> None:
+        """Another filter answers from now on: count its lookups from here."""
+        if self._reported[2] != self._replica.generation:
+            self._reported = (self.n_filtered, self.n_false_positives, self._replica.generation)
+
+    def _samples_full(self) -> None:
+        """Many absent keys have been drawn: have them written soon, and draw fewer until then."""
+        if self._flusher is None and time.monotonic() - self._flushed_at >= FLUSH_SECONDS and not self._was_forked():
+            self._flusher = threading.Thread(target=self._flush_aside, name="dlbf-misses", daemon=True)
+            self._flusher.start()
+        elif self.n_samples >= 4 * misses.BUFFER_KEYS:
+            # Every second one by chance, and from now on half as many: still a uniform sample.
+            kept = [key for key in self._take_samples() if random.getrandbits(1)]
+            self._sample_misses(2 * self.sample_every, misses.BUFFER_KEYS, 0)
+            self._add_samples(kept)
+
+    def _flush_aside(self) -> None:
+        try:
+            self._flush()
+        except (lmdb.Error, StoreError) as error:
+            log.debug("%s: sampled absent keys were not written: %s", self.path, error)
+        finally:
+            self._flusher = None
+
+    def _flush(self) -> None:
+        """Write what is known of the traffic, in a transaction of its own."""
+        txn = self._begin_write()
+        try:
+            self._report(txn)
+            self._commit(txn, OperationLog(), True)
+        finally:
+            self._end_write(txn)
+
+    def _report(self, txn: Any, added: int | None = None, deleted: int | None = None) -> None:
+        """Write sampled absent keys and counts of lookups; ``added``, ``deleted``: as of the checkpoint in ``txn``."""
+        replica = self._replica
+        self._flushed_at = time.monotonic()
+        traffic = read_traffic(txn, self._dbs)
+        lookups, passed, generation = self.n_filtered, self.n_false_positives, replica.generation
+        fresh = (lookups - self._reported[0], passed - self._reported[1])
+        self._reported = (lookups, passed, generation)
+        traffic = observe(traffic, generation, sum(fresh), fresh[1])
+        if added is not None and deleted is not None:
+            traffic = replace(traffic, added=added, deleted=deleted)
+        if self._miss_limit:
+            drawn, every = self._take_samples(), self.sample_every
+            every = misses.write_misses(txn, self._dbs, drawn, every, self._miss_limit, traffic.scale)
+            self._sample_misses(every, misses.BUFFER_KEYS, 0)
+        txn.put(TRAFFIC_KEY, traffic.pack(), db=self._dbs.meta)
+        replica.traffic = traffic
 
     # --- the mapping
 
@@ -594,21 +741,23 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._count(lookups=len(wanted))
         maybe = self._ask_many(wanted)
         out = [default] * len(wanted)
-        dbs = self._dbs
         places = range(len(wanted)) if maybe is None else maybe.nonzero()[0].tolist()
         found = 0
         if places:
-            with self._reading() as txn:
-                for i in places:
-                    key = wanted[i]
-                    value = txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key)
-                    if value is not None:
-                        out[i] = value
-                        found += 1
+            values = self._fetch_many([wanted[i] for i in places])
+            for i, value in zip(places, values, strict=True):
+                if value is not None:
+                    out[i] = value
+                    found += 1
         if maybe is None:
             self._count(unfiltered=len(wanted))
         else:
             self._count(filtered=len(wanted) - len(places), false_positives=len(places) - found)
+        drawn = self._draw_many(len(wanted) - found)
+        if drawn:
+            present = set() if not found else {i for i in places if out[i] is not default}
+            absent = [i for i in range(len(wanted)) if i not in present]
+            self._add_samples([wanted[absent[i]] for i in drawn])
         return out
 
     def _ask_many(self, keys: list[bytes]) -> Any:
@@ -687,7 +836,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
 
     def __len__(self) -> int:
         with self._reading() as txn:
-            return count_keys(txn, self._dbs)
+            return self._count_keys(txn)
 
     def items(  # type: ignore[override]
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
@@ -788,6 +937,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
                 with self._lock:
                     self._withdraw()
                     if replica.catch_up(txn, now):
+                        self._watch_generation()
                         self._offer(replica.filter, replica.applied, replica.removed)
         except BaseException:
             txn.abort()
@@ -842,6 +992,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             with self._lock:
                 self._commit_checkpoint(txn, operations, number, flags)
         else:
+            if self.n_samples >= misses.BUFFER_KEYS // 4:
+                self._report(txn)
             record = operations.record(number, replica.generation, flags)
             if not txn.put(journal_key(number), record, True, True, True, self._dbs.journal):
                 # A damaged key behind ours: appending is refused, storing is not.
@@ -851,15 +1003,14 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             steps.reached("commit-done")
             if len(operations):
                 with self._lock:
-                    self._apply(record, number, flags)
+                    self._apply(record, number, operations)
             else:
                 with self._lock:
-                    replica.applied = number
-                    replica.journal_bytes += len(record)
+                    replica.passed(number, 0, 0, len(record))
                     self._offer(replica.filter, number, replica.removed)
             steps.reached("filter-applied")
 
-    def _apply(self, record: bytes, number: int, flags: int) -> None:
+    def _apply(self, record: bytes, number: int, operations: OperationLog) -> None:
         """Apply our own commit, which has happened; a filter that cannot take it is dropped, not trusted."""
         replica = self._replica
         if replica.filter is None or replica.applied != number - 1:
@@ -868,15 +1019,13 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         try:
             apply_record(replica.filter, record)
         except FilterFullError:
+            replica.full = replica.filter
             replica.drop()
             return
         except BaseException:
             replica.drop()
             raise
-        replica.applied = number
-        replica.journal_bytes += len(record)
-        if flags & FLAG_REMOVED:
-            replica.removed = number
+        replica.passed(number, operations.n_added, operations.n_removed, len(record))
         self._offer(replica.filter, number, replica.removed)
 
     def _commit_checkpoint(self, txn: Any, operations: OperationLog, number: int, flags: int) -> None:
@@ -891,9 +1040,12 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         try:
             apply_record(filter, record)
         except FilterFullError:
+            replica.full = filter
             self._commit_grown(txn, operations, number)
             return
         removed = number if flags & FLAG_REMOVED else replica.removed
+        added, deleted = replica.added + operations.n_added, replica.deleted + operations.n_removed
+        self._report(txn, added, deleted)
         checkpoint, sums = replica.write_checkpoint(txn, filter, number, replica.generation, removed)
         if omit:
             record = operations.record(number, replica.generation, flags | FLAG_OMITTED, False)
@@ -902,29 +1054,46 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         txn.commit()
         steps.reached("commit-done")
         replica.adopt(filter, checkpoint, sums)
+        replica.added, replica.deleted = added, deleted
         self._offer(filter, number, removed)
 
     def _commit_grown(self, txn: Any, operations: OperationLog, number: int) -> None:
         """Commit together with a larger filter, made from the data as this transaction leaves it."""
-        n_keys = count_keys(txn, self._dbs)
-        filter = generations.successor(self._replica.filter, n_keys, self._info.fpr, self._secret)
+        replica = self._replica
         try:
-            fill(txn, self._dbs, filter)
+            filter = fill_successor(
+                replica.full if replica.filter is None else replica.filter,
+                self._count_after(txn, operations),
+                lambda: self._keys_after(txn, operations),
+                self._info.fpr,
+                self._secret,
+            )
         except FilterFullError:
             # The data comes first: it is stored, and read without a filter until a rebuild.
             self._withdraw()
-            self._replica.drop()
-            self._replica.reason, self._replica.kind = f"{TOO_MANY_ALIKE}; remove them and run rebuild()", DAMAGE
+            replica.drop()
+            replica.reason, replica.kind = f"{TOO_MANY_ALIKE}; remove them and run rebuild()", DAMAGE
             self._commit_unfiltered(txn, operations, number)
             return
         steps.reached("growth-scanned")
         flags = FLAG_REMOVED if operations.n_removed else 0
-        self._write_generation(txn, operations, filter, number, flags)
+        traffic = self._traffic_so_far(txn, number)
+        added, deleted = traffic.added + operations.n_added, traffic.deleted + operations.n_removed
+        self._write_generation(txn, operations, filter, number, flags, replace(traffic, added=added, deleted=deleted))
 
-    def _write_generation(self, txn: Any, operations: OperationLog, filter: Any, number: int, flags: int) -> None:
+    def _traffic_so_far(self, txn: Any, number: int) -> Traffic:
+        """The traffic record, with the changes before transaction ``number``."""
+        return replace(read_traffic(txn, self._dbs), added=self._replica.added, deleted=self._replica.deleted)
+
+    def _write_generation(
+        self, txn: Any, operations: OperationLog, filter: Any, number: int, flags: int, traffic: Traffic
+    ) -> None:
         """Make ``filter`` the next generation and commit."""
         replica = self._replica
         checkpoint, sums = replica.write_checkpoint(txn, filter, number, number, number)
+        self._write_model(txn, filter)
+        traffic = replace(traffic, generation=number, absent=0, false_positives=0)
+        txn.put(TRAFFIC_KEY, traffic.pack(), db=self._dbs.meta)
         txn.put(
             journal_key(number), operations.record(number, number, flags | FLAG_OMITTED, False), db=self._dbs.journal
         )
@@ -934,7 +1103,25 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._withdraw()
         self._builder = None
         replica.adopt(filter, checkpoint, sums)
+        replica.traffic = traffic
+        replica.added, replica.deleted = traffic.added, traffic.deleted
+        self._watch_generation()
         self._offer(filter, number, checkpoint.removed)
+
+    def _write_model(self, txn: Any, filter: Any) -> None:
+        """Keep the model of a learned filter beside it, and what it was compiled from."""
+        db = self._dbs.model
+        model = filter.model if generations.is_learned(filter) and filter.model_bytes else None
+        compiled = sealed(model.to_bytes()) if model is not None else None
+        if txn.get(COMPILED_KEY, db=db) == compiled and (compiled is not None or not txn.stat(db)["entries"]):
+            return  # a filter that grows keeps its model
+        txn.drop(db, delete=False)
+        if model is None:
+            return
+        txn.put(COMPILED_KEY, compiled, db=db)
+        pickle = model.seal(self._secret) if self._secret is not None else None
+        if pickle is not None:
+            txn.put(ESTIMATOR_KEY, sealed(pickle), db=db)
 
     def _commit_unfiltered(self, txn: Any, operations: OperationLog, number: int) -> None:
         """Commit in a store whose filter this process cannot use."""
@@ -974,21 +1161,27 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
                 filter = replica.filter
                 if not replica.needs_successor():
                     return
-                empty = generations.successor(filter, len(filter), self._info.fpr, self._secret)
-                builder = self._builder = Builder(self._dbs, empty)
+                # One that did not fit into the regions that its predecessor's keys suggested is made without a model.
+                failed = self._failed_build == replica.generation
+                empty = generations.successor(None if failed else filter, len(filter), self._info.fpr, self._secret)
+                builder = self._builder = self._new_builder(empty)
                 self._builder_generation = self._replica.generation
             try:
-                with self._reading() as txn:
-                    builder.step(txn, 256 + BUILD_KEYS_PER_OPERATION * n_operations)
+                self._step(builder, 256 + BUILD_KEYS_PER_OPERATION * n_operations)
                 if builder.done:
                     self._switch(builder)
             except FilterFullError:
                 self._builder = None
+                self._failed_build = replica.generation
         finally:
             self._build_lock.release()
 
-    def _switch(self, builder: Builder) -> None:
-        """Make a finished builder's filter the store's, in one transaction."""
+    def _switch(self, builder: Builder, prepare: Callable[[Any, int], Traffic] | None = None) -> None:
+        """Make a finished builder's filter the store's, in one transaction.
+
+        ``prepare`` is called with the transaction and its number, and writes what else belongs to the new generation.
+        """
+        prepare = prepare or self._traffic_so_far
         txn = self._begin_write()
         try:
             while True:
@@ -997,96 +1190,133 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
                 try:
                     with self._lock:
                         builder.finish(txn)
-                        self._write_generation(txn, OperationLog(), builder.filter, number, 0)
+                        traffic = prepare(txn, number)
+                        self._write_generation(txn, OperationLog(), builder.filter, number, 0, traffic)
                     return
                 except lmdb.MapFullError:
                     txn = self._begin_write_again(txn, number)
         finally:
             self._end_write(txn)
 
+    def _build(self, builder: Builder, n_keys: int, progress: Callable[[int, int], None]) -> None:
+        """Fill a builder's filter up to the newest transaction but a few."""
+        passed = 0
+        before = 0
+        # Five times outrun by writers: the switch will do the rest while they wait.
+        while builder.restarts < 5:
+            before, restarts = builder.applied, builder.restarts
+            n_passed, now = self._step(builder, BUILD_KEYS_PER_STEP)
+            passed += n_passed
+            behind = now - before
+            if builder.restarts != restarts:
+                passed = 0
+            progress(min(passed, n_keys), n_keys)
+            if builder.done and behind <= CLOSE_RECORDS:
+                return
+
     def rebuild(
         self,
         negatives: Iterable[Key] | None = None,
         design: str = "auto",
         *,
+        model: Any = "auto",
         fpr: float | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Stats:
-        """Make a new filter for the keys there are, while reads and writes go on.
+        deletability: float | None = None,
+        adversarial_fpr: float = 1.0,
+        dry_run: bool = False,
+        if_needed: bool = False,
+        allow_false_negatives: bool = False,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> RebuildReport:
+        """Learn from the keys there are and the absent ones asked for, and make a new filter, while reads and writes go
+        on.
 
         Parameters
         ----------
         negatives : iterable of keys, optional
-            Keys that are asked for and absent, for designs that learn.
+            Keys that are asked for and absent.  By default those that the store has sampled itself; if there are too
+            few to learn from, the filter gets no model.
         design : str
-            "auto" or the name of a design.
+            "auto": the cheapest of all, with a model where that pays.  "cuckoo": no model.  Or a deletable design of
+            :data:`dlbf.theory.DESIGNS`.
+        model : str, Model or None
+            As for :meth:`dlbf.LearnedFilter.fit`; None: no model.
         fpr : float, optional
             A new target rate.
+        deletability : float, optional
+            Least share of deleted keys that then answer "absent" without reading the data; 0.9 by default, what costs
+            3.3 bits per key.  A store that hardly deletes, or is hardly asked for what it deleted, takes 0.
+        adversarial_fpr : float
+            Largest rate for somebody who can make keys that look like stored ones.
+        dry_run : bool
+            Learn and plan, and change nothing.
+        if_needed : bool
+            Do nothing unless :meth:`drift` says that a rebuild is due.
+        allow_false_negatives : bool
+            Accept a design that may answer "absent" for a stored key.
         progress : callable, optional
-            Called with the number of keys done and the number there are.
+            Called with the phase's name, how much of it is done and how much there is.
 
         Returns
         -------
-        Stats
+        RebuildReport
+            Print it.
+
+        Raises
+        ------
+        StoreError
+            If the design cannot be a store's filter, or the store cannot be written.
 
         Notes
         -----
         Repairs a store whose filter cannot be used.  Nothing is written before the switch, which is one transaction:
         interrupted at any moment, the old filter goes on serving.
+
+        Run it in a process of its own (``dlbf rebuild``) where reads must not wait: training takes a core or two.
+        Memory: at most 500,000 keys and as many absent ones are kept to learn from, whatever the size of the store.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, Store(folder) as s:
+        ...     s.update({b"key %d" % i: b"" for i in range(2000)})
+        ...     report = s.rebuild()
+        ...     report.done, report.design, s.stats().bits_per_key < 12
+        (True, 'cuckoo', True)
         """
         self._check_process()
         if self.readonly:
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to rebuild")
-        if fpr is not None and not 0 < fpr < 1:
-            raise ValueError(f"fpr must be between 0 and 1, found {fpr!r}")
-        if self._info.keyed and self._secret is None:
-            if self._info.secret_elsewhere:
-                raise StoreError(
-                    f"{self.path}: this store's secret is kept by its owner; open it with secret= to rebuild"
-                )
-            self._secret = self._replica.secret = self._make_secret()
-        target = fpr or self._info.fpr
-        room = generations.REBUILD_ROOM
-        while True:
-            n_keys = len(self)
-            builder = Builder(self._dbs, generations.new_filter(design, int(n_keys * room) + 64, target, self._secret))
-            try:
-                self._build(builder, n_keys, progress)
-                self._repair_info(target)
-                self._switch(builder)
-            except FilterFullError:
-                room *= 1.2  # the store grew faster than it could be read
-                if room > MOST_REBUILD_ROOM:
-                    raise StoreError(f"{self.path}: {TOO_MANY_ALIKE}; remove them and run rebuild() again") from None
-                continue
-            return self.stats()
+        return rebuild(
+            self,
+            negatives,
+            design=design,
+            model=model,
+            fpr=fpr,
+            deletability=deletability,
+            adversarial_fpr=adversarial_fpr,
+            dry_run=dry_run,
+            if_needed=if_needed,
+            allow_false_negatives=allow_false_negatives,
+            progress=progress,
+        )
 
-    def _build(self, builder: Builder, n_keys: int, progress: Callable[[int, int], None] | None) -> None:
-        passed = 0
-        while not builder.done and builder.restarts < 5:
-            with self._reading() as txn:
-                passed += builder.step(txn, BUILD_KEYS_PER_STEP)
-            if builder.position is None:
-                passed = 0
-            if progress is not None:
-                progress(min(passed, n_keys), n_keys)
-        # Five times outrun by writers: the switch will do the rest while they wait.
+    def drift(self, estimate: bool = True) -> Drift:
+        """How far the store is from what its filter was built for, and whether a rebuild is due.
 
-    def _repair_info(self, fpr: float) -> None:
-        """Write the records of the store again if they are damaged or the target has changed."""
-        with self._reading() as txn:
-            problems = check_meta(txn, self._dbs, (STORE_KEY, LONG_KEY))
-        if not problems and fpr == self._info.fpr:
-            return
-        info = StoreInfo(fpr, self._info.created, self._info.secret_elsewhere, self._info.keyed)
-        txn = self._begin_write()
-        try:
-            txn.put(STORE_KEY, info.pack(), db=self._dbs.meta)
-            txn.put(LONG_KEY, long_state(txn, self._dbs).pack(), db=self._dbs.meta)
-            self._commit(txn, OperationLog(), True)
-            self._info = info
-        finally:
-            self._end_write(txn)
+        Parameters
+        ----------
+        estimate : bool
+            Also learn from a small sample to tell what a model would save, where that is not known yet; takes a second
+            or two, and scikit-learn.
+
+        Returns
+        -------
+        Drift
+            ``due`` and ``reasons``, with the figures behind them.
+        """
+        self._check_process()
+        return drift(self, estimate)
 
     # --- care
 
@@ -1153,13 +1383,15 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._check_process()
         state, reason = self._state()
         with self._reading() as txn:
-            n_keys = count_keys(txn, self._dbs)
+            n_keys = self._known_keys(txn)
             journal_records = txn.stat(self._dbs.journal)["entries"]
+            n_misses = txn.stat(self._dbs.misses)["entries"]
             last_txn = txn.id()
         info = self._env.info()
         psize = self._page_bytes
         replica = self._replica
         filter = replica.filter
+        learned = generations.is_learned(filter)
         return Stats(
             keys=n_keys,
             filter_bytes=filter.nbytes - getattr(filter, "model_bytes", 0) if filter is not None else 0,
@@ -1181,6 +1413,9 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             map_used=(info["last_pgno"] + 1) * psize,
             file_bytes=(self.path / "data.mdb").stat().st_size,
             readers=info["num_readers"],
+            design="none" if filter is None else generations.design_of(filter),
+            model=filter.model.kind if learned else "none",
+            misses=n_misses,
         )
 
     def verify(self) -> Verification:

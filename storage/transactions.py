@@ -119,10 +119,11 @@ class Snapshot(_View):
         key = as_key(key)
         self._live()
         # The filter is complete for a newer state; it may answer for this one unless a key was removed in between.
-        if self._store._ask_at(key, self.txn_id) == 0:
+        value = None if self._store._ask_at(key, self.txn_id) == 0 else self._read(key)
+        if value is None:
+            self._store._was_absent(key)
             return default
-        value = self._read(key)
-        return default if value is None else value
+        return value
 
     def close(self) -> None:
         """End the view; its iterators end too."""

@@ -6,8 +6,26 @@ import lmdb
 
 from dlbf.errors import DlbfError
 from dlbf.kernels.readpath import read_record
-from dlbf.storage.layout import CHECKPOINT_KEY, LONG_KEY, STORE_KEY, Checkpoint, LongState, StoreInfo
-from dlbf.storage.longkeys import Databases, count_keys, long_state, scan
+from dlbf.storage import generations
+from dlbf.storage.layout import (
+    BUILD_KEY,
+    CHECKPOINT_KEY,
+    COMPILED_KEY,
+    ESTIMATOR_KEY,
+    GUARD_KEY,
+    LONG_KEY,
+    STORE_KEY,
+    TRAFFIC_KEY,
+    BuildInfo,
+    Checkpoint,
+    GuardInfo,
+    LongState,
+    StoreInfo,
+    Traffic,
+    opened,
+)
+from dlbf.storage.longkeys import Databases, long_state
+from dlbf.storage.misses import check_misses
 from dlbf.storage.replica import Replica
 from dlbf.storage.report import Verification
 
@@ -33,6 +51,7 @@ def verify(store: "Store") -> Verification:
         candidates: dict[str, Any] = {}
         if fresh.catch_up(txn, now):
             candidates["stored"] = fresh.filter
+            problems.extend(check_model(txn, dbs, fresh.filter))
         else:
             problems.append(fresh.reason)
         with store._lock:
@@ -42,7 +61,7 @@ def verify(store: "Store") -> Verification:
         n_keys = 0
         missing = 0
         examples: list[bytes] = []
-        for key, _ in scan(txn, dbs):
+        for key in store._scan_keys(txn):
             n_keys += 1
             absent = False
             for filter in candidates.values():
@@ -55,8 +74,8 @@ def verify(store: "Store") -> Verification:
                 missing += 1
                 if len(examples) < MAX_EXAMPLES:
                     examples.append(key)
-        extra = max((filter.approximate_count() for filter in candidates.values()), default=0)
-        counted = count_keys(txn, dbs)
+        extra = max((generations.remainder(filter) for filter in candidates.values()), default=0)
+        counted = n_keys if store._IS_GUARD else store._count_keys(txn)
         if counted != n_keys:
             problems.append(f"the databases count {counted} keys, the data has {n_keys}; run rebuild()")
     if missing:
@@ -72,11 +91,14 @@ def check_meta(txn: Any, dbs: Databases, keys: tuple[bytes, ...]) -> list[str]:
         STORE_KEY: StoreInfo.unpack,
         CHECKPOINT_KEY: Checkpoint.unpack,
         LONG_KEY: LongState.unpack,
+        GUARD_KEY: GuardInfo.unpack,
+        BUILD_KEY: BuildInfo.unpack,
+        TRAFFIC_KEY: Traffic.unpack,
     }
     problems = []
     for key in keys:
         record = txn.get(key, db=dbs.meta)
-        needed = key != LONG_KEY or long_state(txn, dbs).n_nodes
+        needed = key in (STORE_KEY, CHECKPOINT_KEY) or (key == LONG_KEY and long_state(txn, dbs).n_nodes)
         if record is None and needed:
             problems.append(f"record {key.decode()!r} in meta is missing; run rebuild()")
         elif record is not None:
@@ -89,10 +111,37 @@ def check_meta(txn: Any, dbs: Databases, keys: tuple[bytes, ...]) -> list[str]:
 
 def check_records(txn: Any, dbs: Databases) -> list[str]:
     """Read every record of ours and say what is wrong with it."""
-    problems = check_meta(txn, dbs, (STORE_KEY, CHECKPOINT_KEY, LONG_KEY))
+    known = (STORE_KEY, CHECKPOINT_KEY, LONG_KEY, GUARD_KEY, BUILD_KEY, TRAFFIC_KEY)
+    problems = check_meta(txn, dbs, known)
+    strange = [key for key in txn.cursor(dbs.meta).iternext(values=False) if key not in known]
+    if strange:
+        problems.append(f"unknown record {strange[0]!r} in meta; run rebuild(), or use a newer dlbf")
+    try:
+        check_misses(txn, dbs)
+    except DlbfError as error:
+        problems.append(f"{error}; run rebuild()")
     for key, record in txn.cursor(dbs.journal):
         try:
             read_record(record, int.from_bytes(key, "big"))
         except (DlbfError, OverflowError) as error:
             problems.append(f"{error}; run rebuild()")
+    return problems
+
+
+def check_model(txn: Any, dbs: Databases, filter: Any) -> list[str]:
+    """Compare what is kept of the model with the filter's own; the pickle's checksum is checked, nothing is opened."""
+    expected = filter.model.to_bytes() if generations.is_learned(filter) and filter.model_bytes else None
+    problems = []
+    found = {}
+    for key, record in txn.cursor(dbs.model):
+        name = key.decode(errors="replace")
+        if key not in (COMPILED_KEY, ESTIMATOR_KEY):
+            problems.append(f"unknown record {name!r} in model; run rebuild(), or use a newer dlbf")
+            continue
+        try:
+            found[key] = opened(record, 0, name, "model")
+        except DlbfError as error:
+            problems.append(f"{error}; run rebuild()")
+    if not problems and found.get(COMPILED_KEY) != expected:
+        problems.append("the model kept beside the filter is not the filter's; run rebuild()")
     return problems

@@ -555,7 +555,7 @@ def test_newer_layout_is_refused(path):
         db = env.open_db(b"meta")
         with env.begin(write=True) as txn:
             body = layout.StoreInfo.FORMAT.pack(99, 0.01, 0, 0)
-            txn.put(b"store", layout._sealed(body), db=db)
+            txn.put(b"store", layout.sealed(body), db=db)
     with pytest.raises(VersionError, match="99"):
         open_store(path)
 

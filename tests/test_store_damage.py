@@ -235,7 +235,7 @@ def test_newer_checkpoint_is_read_around_and_left_alone(path):
         db = env.open_db(b"meta")
         with env.begin(write=True) as txn:
             body = layout.Checkpoint.FORMAT.pack(99, 1, 1, 1, 1, 1, 1, 1)
-            record = layout._sealed(body)
+            record = layout.sealed(body)
             txn.put(b"checkpoint", record, db=db)
     with open_store(path) as store:
         assert store.state == "pass-through"

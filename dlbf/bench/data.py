@@ -13,7 +13,19 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Split", "data_folder", "hard_split", "random_split", "read_lines", "read_urls"]
+from dlbf.bench.keys import listed_urls, ordinary_urls
+
+__all__ = [
+    "Split",
+    "choose_keys",
+    "data_folder",
+    "data_words",
+    "hard_split",
+    "random_split",
+    "read_lines",
+    "read_named",
+    "read_urls",
+]
 
 IPV4 = re.compile(rb"\d+\.\d+\.\d+\.\d+(/|$)")
 
@@ -48,6 +60,13 @@ def data_folder(given: str | os.PathLike[str] | None) -> Path | None:
     return Path(named) if named else None
 
 
+def data_words(folder: Path | None, n_keys: int) -> str:
+    """What is measured on, for the reader of a table."""
+    if folder is None:
+        return f"{n_keys:,} keys made by dlbf.bench.keys"
+    return "real URLs: malicious ones stored, benign ones absent"
+
+
 def read_lines(path: Path) -> list[bytes]:
     """The lines of a text file, plain or ending in .gz or .xz; empty ones are dropped."""
     raw = path.read_bytes()
@@ -58,17 +77,42 @@ def read_lines(path: Path) -> list[bytes]:
     return [line for line in raw.split(b"\n") if line]
 
 
+def read_named(folder: Path, name: str) -> list[bytes]:
+    """The lines of a file of the folder, plain or compressed, in their order."""
+    paths = [path for suffix in ("", ".xz", ".gz") if (path := folder / f"{name}{suffix}").exists()]
+    if not paths:
+        raise FileNotFoundError(f"{folder}: expected {name}, {name}.xz or {name}.gz there")
+    return read_lines(paths[0])
+
+
 def read_urls(folder: Path) -> tuple[list[bytes], list[bytes]]:
     """Keys and absent keys, each shuffled in the same way every time."""
     found = []
     for name in ("urls.malicious.txt", "urls.benign.txt"):
-        paths = [path for suffix in ("", ".xz", ".gz") if (path := folder / f"{name}{suffix}").exists()]
-        if not paths:
-            raise FileNotFoundError(f"{folder}: expected {name}, {name}.xz or {name}.gz there")
-        lines = read_lines(paths[0])
+        lines = read_named(folder, name)
         random.Random(name).shuffle(lines)
         found.append(lines)
     return found[0], found[1]
+
+
+def choose_keys(
+    given: str | os.PathLike[str] | None, n_keys: int, n_absent: int
+) -> tuple[str, list[bytes], list[bytes]]:
+    """Real URLs if there is a folder of them and enough; else made ones.
+
+    Returns
+    -------
+    tuple
+        What they are in words, for the reader of a table; the keys; absent keys.
+    """
+    folder = data_folder(given)
+    if folder is not None:
+        keys, absent = read_urls(folder)
+        if len(keys) >= n_keys and len(absent) >= n_absent:
+            words = f"real URLs: {n_keys:,} malicious ones stored, {n_absent:,} benign ones absent"
+            return words, keys[:n_keys], absent[:n_absent]
+    words = f"URL-like keys made by dlbf.bench.keys: {n_keys:,} stored, {n_absent:,} absent"
+    return words, list(listed_urls(n_keys)), list(ordinary_urls(n_absent))
 
 
 def random_split(keys: list[bytes], negatives: list[bytes]) -> Split:

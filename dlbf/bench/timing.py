@@ -4,15 +4,20 @@ Machines are noisy and slow down together, so only ratios of times from the same
 of the per-round ratios.
 """
 
+import functools
 import gc
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["Timing", "machine", "side_by_side"]
+from dlbf._version import __version__
+
+__all__ = ["Timing", "commit", "machine", "side_by_side"]
 
 
 @dataclass(frozen=True)
@@ -76,13 +81,35 @@ def machine() -> dict[str, str]:
     """What a reader needs to know about where figures come from."""
     model = platform.processor() or platform.machine()
     try:
-        with open("/proc/cpuinfo") as file:  # noqa: PTH123
-            model = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), model)
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
     except OSError:
         pass
+    try:
+        memory = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+    except (ValueError, OSError):
+        memory = "unknown"
     return {
         "processor": model,
         "cores": str(os.cpu_count()),
+        "memory": memory,
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "dlbf": __version__,
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
+
+
+def commit() -> str:
+    """The commit of the checkout that dlbf is imported from, "+" if files differ from it; "none" outside of one."""
+    here = Path(__file__).parents[2]
+    if not (here / ".git").exists():
+        return "none"
+    try:
+        run = functools.partial(subprocess.run, cwd=here, capture_output=True, text=True, check=True)
+        head = run(["git", "rev-parse", "--short=10", "HEAD"]).stdout.strip()
+        changed = run(["git", "status", "--porcelain", "--untracked-files=no", "--", "dlbf", "storage"]).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "none"
+    return head + ("+" if changed else "")

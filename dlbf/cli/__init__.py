@@ -1,6 +1,5 @@
 """The ``dlbf`` command line: one module per command, loaded only when called."""
 
-import importlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,18 @@ __all__ = ["main"]
 COMMANDS = {
     "demo": "The main job, end to end, on keys made here.",
     "bench": "Measure dlbf beside its peers, same keys, same run.",
+    "completion": "Print the script that makes a shell complete dlbf's commands.",
+    "delete": "Delete keys from a store.",
+    "export": "Write a store's records to a file: TSV, JSON lines or keys.",
     "fit": "Fit a learned filter to a file of keys and a file of absent keys.",
-    "info": "What a filter file is: kind, geometry, size, plan.",
+    "get": "Look up keys in a store.",
+    "info": "What a store or a filter file is; whether a store should be rebuilt.",
+    "load": "Fill a store from a file: TSV, JSON lines or keys.",
     "plan": "Predict every design for a model and a budget; or draw the published figures.",
+    "put": "Store one key, in a new store if there is none.",
+    "rebuild": "Learn a store's filter anew, while the store is in use.",
+    "scan": "Look through a store in the order of its keys.",
+    "verify": "Compare a store's filter with its data; check every record.",
 }
 
 
@@ -24,29 +32,22 @@ def build() -> "click.Group":
     import click
 
     from dlbf._version import __version__
+    from dlbf.cli.lazy import LazyGroup
     from dlbf.errors import DlbfError
 
-    class LazyGroup(click.Group):
-        def list_commands(self, ctx: click.Context) -> list[str]:
-            return sorted(COMMANDS)
-
-        def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-            if cmd_name not in COMMANDS:
-                return None
-            command: click.Command = importlib.import_module(f"dlbf.cli.{cmd_name}").command
-            return command
-
-        def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-            with formatter.section("Commands"):
-                formatter.write_dl(sorted(COMMANDS.items()))
-
+    class Commands(LazyGroup):
         def invoke(self, ctx: click.Context) -> object:
             try:
                 return super().invoke(ctx)
             except DlbfError as error:
                 raise click.ClickException(str(error)) from error
 
-    @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+    @click.group(
+        cls=Commands,
+        package="dlbf.cli",
+        commands_help=COMMANDS,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     @click.version_option(__version__, prog_name="dlbf")
     def group() -> None:
         """Deletable learned Bloom filters: smaller than any filter without a model, and they forget on request."""

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dlbf.cli.reading import read_keys_from
+from dlbf.cli.reading import read_keys_from, read_secret
 from dlbf.models.model import KINDS
 from dlbf.theory import DESIGNS
 
@@ -68,7 +68,7 @@ def command(
         raise click.UsageError("only one of KEYS and NEGATIVES can be standard input")
     if output is None and tradeoff is None and not as_json:
         raise click.UsageError("nothing to do: name a file with -o, or ask for --json or --tradeoff")
-    secret = None if secret_file is None else _secret(secret_file)
+    secret = None if secret_file is None else read_secret(secret_file)
     console = Console(stderr=True)
     start = time.perf_counter()
     bar = Progress(
@@ -123,15 +123,6 @@ def _reporter(bar: Progress) -> Callable[[str, float], None]:
         bar.update(task, description=stage, completed=fraction)
 
     return report
-
-
-def _secret(path: Path) -> bytes:
-    secret = path.read_bytes()
-    if len(secret) != 16:
-        raise click.ClickException(
-            f"{path}: a secret has 16 bytes, found {len(secret)}; make one with: head -c 16 /dev/urandom"
-        )
-    return secret
 
 
 def _draw(lf: Any, path: Path) -> None:

@@ -1,24 +1,135 @@
-"""``dlbf info``: what a filter file is."""
+"""``dlbf info``: what a store or a filter file is, and whether a store's filter should be rebuilt."""
 
 import json
+import math
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dlbf import format
+from dlbf.cli.reading import read_secret
+from dlbf.errors import DlbfError
 from dlbf.filters.base import COMMON_PARAMS
 from dlbf.filters.files import open_filter
 
 __all__ = ["command"]
 
+HEALTHY, DUE, UNHEALTHY = 0, 1, 3
+
 
 @click.command("info")
-@click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.option("--secret-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Of a keyed filter.")
+@click.option("--check", is_flag=True, help="Exit 1 if a rebuild is due, 3 if the filter cannot be used.")
+@click.option("--fast", is_flag=True, help="Do not learn from a sample to estimate what a model would save.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
-    """Kind, geometry, size and, of a learned filter, the plan; every byte is checked."""
+def command(path: Path, secret_file: Path | None, check: bool, fast: bool, as_json: bool) -> None:
+    """What is in PATH, a store's folder or a filter file.
+
+    Of a store: size, filter, model, traffic, and whether a rebuild is due and what it would save.  Of a file: kind,
+    geometry, size and, of a learned filter, the plan; every byte is checked.
+
+    Exit codes with --check: 0 healthy; 1 a rebuild is due; 3 the filter (or the file) cannot be used, so every read
+    goes to the data; 2 is bad usage.  Without it: 0, or 1 for an error.
+    """
+    secret = None if secret_file is None else read_secret(secret_file)
+    try:
+        code = _store(path, secret, not fast, as_json) if path.is_dir() else _file(path, secret, as_json)
+    except DlbfError as error:
+        if not check:
+            raise
+        click.echo(f"Error: {error}", err=True)
+        code = UNHEALTHY
+    sys.exit(code if check else 0)
+
+
+# --- a store
+
+
+def _store(path: Path, secret: bytes | None, estimate: bool, as_json: bool) -> int:
+    from dlbf.storage import Store
+
+    with Store(path, readonly=True, secret=secret) as store:
+        stats = store.stats()
+        drift = store.drift(estimate)
+        filter = store._replica.filter
+        plan = getattr(filter, "plan", None)
+    code = UNHEALTHY if not drift.healthy else DUE if drift.due else HEALTHY
+    if as_json:
+        facts = {
+            "path": str(path),
+            "status": {HEALTHY: "healthy", DUE: "rebuild due", UNHEALTHY: "unhealthy"}[code],
+            "stats": {
+                name: None if isinstance(value, float) and not math.isfinite(value) else value
+                for name, value in stats.asdict().items()
+            },
+            "drift": drift.asdict(),
+        }
+        if plan is not None:
+            facts["plan"] = plan.to_dict()
+        click.echo(json.dumps(facts, indent=2, allow_nan=False))
+        return code
+    for name, text in _rows(path, stats, drift, plan):
+        click.echo(f"{name:<12}{text}")
+    return code
+
+
+def _rows(path: Path, stats: Any, drift: Any, plan: Any) -> list[tuple[str, str]]:
+    """One screen: headings and what stands behind them."""
+    rows = [
+        ("store", f"{path}: {stats.keys:,} keys, {_bytes(stats.file_bytes)} on disk, {stats.readers} readers"),
+        ("state", stats.state + (f": {stats.reason}" if stats.reason else "")),
+    ]
+    if drift.healthy:
+        kind = stats.design if stats.model == "none" else f"{stats.design}, {stats.model} model"
+        size = _bytes(stats.filter_bytes + stats.model_bytes)
+        rows.append(("filter", f"{kind}: {size}, {drift.growth:.0%} of {stats.capacity:,} keys"))
+        bits = f"{stats.bits_per_key:.2f} bits per key"
+        if stats.model_bytes and stats.keys:
+            bits += f", of which the model has {8 * stats.model_bytes / stats.keys:.2f}"
+        rows.append(("", bits))
+        if plan is not None:
+            rows.append(("", f"planned: FPR {plan.fpr:.3%}, deletability {plan.deletability:.3f}"))
+    seen = "no absent lookups seen yet"
+    if not math.isnan(drift.observed_fpr):
+        seen = f"{drift.observed_fpr:.3%} of {drift.window:,} absent lookups passed"
+    built = "never"
+    if drift.built:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(drift.built))
+        built = f"{when}, with {drift.keys_at_build:,} keys"
+    rows += [
+        ("traffic", f"{seen}; the target is {drift.target:.3%}"),
+        ("", f"{drift.misses:,} absent keys sampled to learn from"),
+        ("rebuilt", built),
+        ("since then", f"{drift.added:,} added, {drift.deleted:,} deleted"),
+        ("journal", f"{stats.journal_records:,} records, {_bytes(stats.journal_bytes)}"),
+        ("rebuild", "not due" if not drift.due else "DUE" if drift.healthy else "NEEDED"),
+        *(("", reason) for reason in drift.reasons),
+    ]
+    if drift.healthy and not math.isnan(drift.estimated_bits_per_key):
+        how = " with a model" if drift.would_learn else ""
+        bits = f"about {drift.estimated_bits_per_key:.2f} bits per key{how}"
+        rows.append(("", f"it would take {bits}, saving {_bytes(drift.saving_bytes)}"))
+    if drift.due:
+        rows.append(("", f"run: dlbf rebuild {path}"))
+    return rows
+
+
+def _bytes(n: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:,.0f} {unit}" if unit == "bytes" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} GiB"
+
+
+# --- a file
+
+
+def _file(path: Path, secret: bytes | None, as_json: bool) -> int:
     header = format.read_header(path.read_bytes(), str(path))
     keyed = header.hash_kind == format.HASH_SIP24
     facts: dict[str, Any] = {
@@ -28,11 +139,11 @@ def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
         "keyed": keyed,
     }
     plan = None
-    if keyed and secret_file is None:
+    if keyed and secret is None:
         facts["items"] = header.n_items
         facts["note"] = "keyed: pass --secret-file to see more and to check it"
     else:
-        with open_filter(path, secret=None if secret_file is None else secret_file.read_bytes()) as found:
+        with open_filter(path, secret=secret) as found:
             found._check_all()
             facts |= {"items": len(found), "nbytes": found.nbytes, "capacity": found.capacity}
             facts |= {"fpr_target": found.fpr_target, "bits_per_key": found.bits_per_key if len(found) else None}
@@ -45,7 +156,7 @@ def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
         click.echo(
             json.dumps(facts | ({"plan": plan.to_dict()} if plan is not None else {}), indent=2, allow_nan=False)
         )
-        return
+        return HEALTHY
     for name, value in facts.items():
         if isinstance(value, dict):
             value = ", ".join(f"{key} {inner}" for key, inner in value.items())
@@ -54,3 +165,4 @@ def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
         click.echo(f"{name.replace('_', ' '):<14}{value}")
     if plan is not None:
         click.echo(f"\n{plan}")
+    return HEALTHY

@@ -1,19 +1,23 @@
-"""Keys from files for the command line: lines, compressed lines, a column of CSV or Parquet, standard input."""
+"""Files for the command line: lines, compressed lines, a column of CSV or Parquet, standard input, secrets."""
 
 import csv
 import gzip
 import io
 import lzma
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
-__all__ = ["read_keys_from"]
+__all__ = ["BAD_FILE", "OPENERS", "read_keys_from", "read_secret"]
 
-OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
+# How compressed files are opened, from a path or from an open file.
+OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+# What reading such a file raises when the file is the problem.
+BAD_FILE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def read_keys_from(name: str, column: str | None) -> list[bytes]:
@@ -39,7 +43,7 @@ def read_keys_from(name: str, column: str | None) -> list[bytes]:
             return _from_parquet(path, column)
         with OPENERS[path.suffix](path) if path.suffix in OPENERS else path.open("rb") as file:
             return _from_text(file, column, name)
-    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, csv.Error) as error:
+    except (*BAD_FILE, UnicodeDecodeError, csv.Error) as error:
         raise click.ClickException(f"{name}: cannot be read: {error}") from error
 
 
@@ -91,3 +95,13 @@ def _from_parquet(path: Path, column: str | None) -> list[bytes]:
     if any(not isinstance(value, str | bytes | None) for value in values):
         raise click.ClickException(f"{path}: column {wanted!r} holds neither text nor bytes")
     return [value if isinstance(value, bytes) else value.encode() for value in values if value]
+
+
+def read_secret(path: Path) -> bytes:
+    """The 16 bytes of a secret from a file."""
+    secret = path.read_bytes()
+    if len(secret) != 16:
+        raise click.ClickException(
+            f"{path}: a secret has 16 bytes, found {len(secret)}; make one with: head -c 16 /dev/urandom"
+        )
+    return secret

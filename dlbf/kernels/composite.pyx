@@ -1,6 +1,7 @@
 """Evaluating the composite; what it is and how it is stored is in ``composite.pxd``."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from libc.string cimport memcpy, memset
 
 from dlbf.kernels.cells cimport (
@@ -8,8 +9,8 @@ from dlbf.kernels.cells cimport (
 )
 from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_NO_ROOM, KEY_REMOVED
 from dlbf.kernels.cuckoo cimport (
-    cuckoo_bucket, cuckoo_contains, cuckoo_fingerprint, cuckoo_insert, cuckoo_prefetch, cuckoo_remove,
-    cuckoo_set_geometry,
+    cuckoo_bucket, cuckoo_contains, cuckoo_contains_many, cuckoo_fingerprint, cuckoo_insert, cuckoo_prefetch,
+    cuckoo_remove, cuckoo_set_geometry,
 )
 from dlbf.kernels.deletable cimport deletable_add, deletable_clear
 from dlbf.kernels.dleft cimport dleft_contains, dleft_fingerprint, dleft_insert, dleft_prefetch, dleft_subtract
@@ -415,10 +416,7 @@ cdef class CompositeCore(FilterCore):
             # No model: as fast as the plain filter it is.
             for i in range(chunk.n):
                 own[i] = hash_for_filter(hashes[i], c.member[0].filter_id)
-            for i in range(chunk.n):
-                if i + 16 < chunk.n:
-                    cuckoo_prefetch(&c.member[0].cuckoo, c.member[0].data, own[i + 16])
-                out[i] = cuckoo_contains(&c.member[0].cuckoo, c.member[0].data, own[i])
+            cuckoo_contains_many(&c.member[0].cuckoo, c.member[0].data, own, chunk.n, out)
             return
         memset(out, 0, chunk.n)
         if c.has_initial:
@@ -510,23 +508,29 @@ cdef class CompositeCore(FilterCore):
         """The score region of every key, as a numpy array of uint8."""
         cdef KeyReader reader = KeyReader(keys)
         cdef uint64_t hashes[CHUNK_KEYS]
-        cdef uint8_t[::1] view
-        cdef Py_ssize_t i
+        cdef bytearray out = bytearray()
+        cdef uint8_t* regions
+        cdef Py_ssize_t i, n, done = 0
         self._need_open()
-        blocks = []
-        while reader.next_chunk():
-            block = np.empty(reader.chunk.n, dtype=np.uint8)
-            view = block
+        while True:
+            n = reader.next_batch()
+            PyByteArray_Resize(out, done + n)
+            if n == 0:
+                break
+            regions = <uint8_t*>PyByteArray_AS_STRING(out)
             gate_read(&self.gate)
             try:
                 self._need_open()
                 with nogil:
-                    self._hash_chunk(&reader.chunk, hashes)
-                    for i in range(reader.chunk.n):
-                        view[i] = <uint8_t>composite_region(
-                            &self.composite, hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i]
-                        )
+                    while reader.next_chunk():
+                        self._hash_chunk(&reader.chunk, hashes)
+                        for i in range(reader.chunk.n):
+                            regions[done + i] = <uint8_t>composite_region(
+                                &self.composite, hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i]
+                            )
+                        done += reader.chunk.n
+                        if self.gate.waiting != 0:
+                            break
             finally:
                 gate_read_done(&self.gate)
-            blocks.append(block)
-        return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.uint8)
+        return np.frombuffer(out, dtype=np.uint8)

@@ -1,7 +1,11 @@
 """Entry points shared by all kernels: one key, batches, and the checking of mapped files.
 
 Threads: any number of readers, or one writer.  Operations on one key hold the GIL; batches release
-it chunk by chunk and pass a gate, so a reader never sees half of a change.
+it and pass a gate, so a reader never sees half of a change.
+
+Taking the GIL back while another thread wants it costs as much as thousands of keys, so a batch does that as rarely as
+its source allows (see keys.pyx).  Passing the gate needs the GIL, leaving it does not: a reading batch leaves as soon as
+somebody waits to write, a writing batch after ``WRITE_CHUNKS``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -24,6 +28,8 @@ from dlbf.errors import ChecksumError, DlbfError, FilterFullError, ReadOnlyError
 cdef enum:
     # Keys between a prefetch and the probe it is for.
     AHEAD = 16
+    # Chunks that a batch writes before it lets readers in: some tenths of a millisecond.
+    WRITE_CHUNKS = 4
 
 
 cdef class FilterCore:
@@ -398,33 +404,43 @@ cdef class FilterCore:
         """
         cdef KeyReader reader = KeyReader(keys)
         cdef uint64_t hashes[CHUNK_KEYS]
-        cdef Py_ssize_t i, ahead
+        cdef Py_ssize_t i = 0, ahead, n = 0, chunks
         cdef int added = 1
         self._need_writable()
-        while reader.next_chunk():
-            i = 0
-            while i < reader.chunk.n:
-                gate_write(&self.gate)
-                if self.data == NULL:
-                    gate_write_done(&self.gate)
-                    self._need_open()
-                with nogil:
-                    if i == 0:
+        # A chunk that is not finished (i < n) needed room in the middle.
+        while i < n or reader.next_batch():
+            gate_write(&self.gate)
+            if self.data == NULL:
+                gate_write_done(&self.gate)
+                self._need_open()
+            with nogil:
+                chunks = 0
+                while True:
+                    if i == n:
+                        if chunks == WRITE_CHUNKS:
+                            break
+                        chunks += 1
+                        i = 0
+                        n = reader.next_chunk()
+                        if n == 0:
+                            break
                         self._hash_chunk(&reader.chunk, hashes)
-                    for ahead in range(i, min(i + AHEAD, reader.chunk.n)):
+                    for ahead in range(i, min(i + AHEAD, n)):
                         self._prefetch(hashes[ahead])
-                    while i < reader.chunk.n:
-                        if i + AHEAD < reader.chunk.n:
+                    while i < n:
+                        if i + AHEAD < n:
                             self._prefetch(hashes[i + AHEAD])
                         added = self._add(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i])
                         if added <= 0:
                             break
                         i += 1
-                gate_write_done(&self.gate)
-                if i < reader.chunk.n:
-                    if added < 0:
-                        self._refuse_key()
-                    self._make_room(reader.chunk.n_bytes[i])
+                    if i < n:
+                        break
+            gate_write_done(&self.gate)
+            if i < n:
+                if added < 0:
+                    self._refuse_key()
+                self._make_room(reader.chunk.n_bytes[i])
 
     def contains_many(self, keys):
         """Ask for every key of a batch.
@@ -445,24 +461,30 @@ cdef class FilterCore:
         cdef uint64_t hashes[CHUNK_KEYS]
         cdef bytearray out = bytearray()
         cdef uint8_t* answers
-        cdef Py_ssize_t i, done = 0
+        cdef Py_ssize_t i, n, done = 0
         self._need_open()
-        while reader.next_chunk():
-            PyByteArray_Resize(out, done + reader.chunk.n)
-            answers = <uint8_t*>PyByteArray_AS_STRING(out) + done
+        while True:
+            n = reader.next_batch()
+            PyByteArray_Resize(out, done + n)
+            if n == 0:
+                break
+            answers = <uint8_t*>PyByteArray_AS_STRING(out)
             gate_read(&self.gate)
             try:
                 self._need_open()
-                if self.n_unchecked:
-                    self._hash_chunk(&reader.chunk, hashes)
-                    for i in range(reader.chunk.n):
-                        self._check_places(hashes[i])
                 with nogil:
-                    self._hash_chunk(&reader.chunk, hashes)
-                    self._contains_chunk(&reader.chunk, hashes, answers)
+                    while reader.next_chunk():
+                        self._hash_chunk(&reader.chunk, hashes)
+                        if unlikely(self.n_unchecked != 0):
+                            with gil:
+                                for i in range(reader.chunk.n):
+                                    self._check_places(hashes[i])
+                        self._contains_chunk(&reader.chunk, hashes, answers + done)
+                        done += reader.chunk.n
+                        if unlikely(self.gate.waiting != 0):
+                            break
             finally:
                 gate_read_done(&self.gate)
-            done += reader.chunk.n
         return np.frombuffer(out, dtype=np.bool_)
 
     def remove_many(self, keys):
@@ -477,32 +499,45 @@ cdef class FilterCore:
         cdef KeyReader reader = KeyReader(keys)
         cdef uint64_t hashes[CHUNK_KEYS]
         cdef bytearray out = bytearray()
-        cdef uint8_t* answers
-        cdef Py_ssize_t i, done = 0
+        cdef uint8_t* answers = NULL
+        cdef Py_ssize_t i = 0, n = 0, chunks, more, done = 0
         cdef int answer
         self._need_writable()
-        while reader.next_chunk():
-            PyByteArray_Resize(out, done + reader.chunk.n)
-            answers = <uint8_t*>PyByteArray_AS_STRING(out) + done
-            i = 0
-            while i < reader.chunk.n:
-                gate_write(&self.gate)
-                if self.data == NULL:
-                    gate_write_done(&self.gate)
-                    self._need_open()
-                with nogil:
-                    if i == 0:
+        while True:
+            if i == n:
+                more = reader.next_batch()
+                PyByteArray_Resize(out, done + more)
+                if more == 0:
+                    break
+                answers = <uint8_t*>PyByteArray_AS_STRING(out)
+            gate_write(&self.gate)
+            if self.data == NULL:
+                gate_write_done(&self.gate)
+                self._need_open()
+            with nogil:
+                chunks = 0
+                while True:
+                    if i == n:
+                        if chunks == WRITE_CHUNKS:
+                            break
+                        chunks += 1
+                        i = 0
+                        n = reader.next_chunk()
+                        if n == 0:
+                            break
                         self._hash_chunk(&reader.chunk, hashes)
-                    while i < reader.chunk.n:
-                        if i + AHEAD < reader.chunk.n:
+                    while i < n:
+                        if i + AHEAD < n:
                             self._prefetch(hashes[i + AHEAD])
                         answer = self._remove(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i])
                         if answer == KEY_NO_ROOM:
                             break
-                        answers[i] = answer == KEY_REMOVED
+                        answers[done] = answer == KEY_REMOVED
+                        done += 1
                         i += 1
-                gate_write_done(&self.gate)
-                if i < reader.chunk.n:
-                    self._make_room(reader.chunk.n_bytes[i])
-            done += reader.chunk.n
+                    if i < n:
+                        break
+            gate_write_done(&self.gate)
+            if i < n:
+                self._make_room(reader.chunk.n_bytes[i])
         return np.frombuffer(out, dtype=np.bool_)

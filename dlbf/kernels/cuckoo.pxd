@@ -12,14 +12,18 @@ of C(P + 3, 4) multisets and stored as its number; the suffixes follow, s bits e
 That saves a bit per fingerprint against a plain bucket, and as P need not be a power of two the size
 follows the asked rate in quarter-bit steps.  With P = 6 the 126 multisets take 7 bits instead of 10.3.
 
-A query decodes two multiset numbers by table and compares prefixes; suffixes are read
-only where a prefix matches.  Insertion searches breadth-first for the shortest chain of moves before it moves
+A query decodes two multiset numbers by table and compares all four prefixes and suffixes of both buckets: no branch
+depends on what is found, for the processor could foresee none.  Insertion searches breadth-first for the shortest chain of moves before it moves
 anything, so a full table fails without a change.
 """
 
 from dlbf.kernels.core cimport FilterCore
 from dlbf.kernels.packed cimport packed_get, packed_put
-from dlbf.kernels.types cimport mulhi64, prefetch, uint8_t, uint32_t, uint64_t
+from dlbf.kernels.types cimport load64, mulhi64, prefetch, uint8_t, uint32_t, uint64_t
+
+cdef enum:
+    # A field of so many bits fits in eight bytes from wherever its first byte starts.
+    CUCKOO_WORD_BITS = 57
 
 ctypedef struct Cuckoo:
     uint64_t n_buckets
@@ -58,25 +62,34 @@ cdef inline uint32_t cuckoo_suffix(const Cuckoo* g, const uint8_t* data, uint64_
 
 cdef inline int cuckoo_matches(const Cuckoo* g, const uint8_t* data, uint64_t bucket, uint32_t v) noexcept nogil:
     """How many slots of the bucket hold ``v``."""
-    cdef uint32_t prefixes = cuckoo_multiset(g, data, bucket)
-    cdef uint32_t prefix = v >> g.suffix_bits
-    # A byte of `apart` is zero where the prefix matches; the trick finds whether there is one.
-    cdef uint32_t apart = prefixes ^ (prefix * <uint32_t>0x01010101)
-    cdef int slot, n = 0
-    if not ((apart - <uint32_t>0x01010101) & ~apart & <uint32_t>0x80808080):
-        return 0
+    cdef uint64_t at = bucket * g.bucket_bits
+    cdef uint32_t suffix_mask = (<uint32_t>1 << g.suffix_bits) - 1
+    cdef uint32_t prefix = v >> g.suffix_bits, suffix = v & suffix_mask
+    cdef uint32_t prefixes, slot, apart
+    cdef uint64_t word
+    cdef int n = 0
+    if g.bucket_bits <= CUCKOO_WORD_BITS:
+        word = load64(data + (at >> 3)) >> (at & 7)
+        prefixes = g.multisets[word & ((<uint64_t>1 << g.code_bits) - 1)] ^ (prefix * <uint32_t>0x01010101)
+        word >>= g.code_bits
+        for slot in range(4):
+            apart = (prefixes & 0xFF) | ((<uint32_t>word ^ suffix) & suffix_mask)
+            n += apart == 0
+            prefixes >>= 8
+            word >>= g.suffix_bits
+        return n
+    prefixes = cuckoo_multiset(g, data, bucket)
     for slot in range(4):
         if (prefixes >> (8 * slot)) & 0xFF == prefix:
-            n += ((prefix << g.suffix_bits) | cuckoo_suffix(g, data, bucket, slot)) == v
+            n += cuckoo_suffix(g, data, bucket, <int>slot) == suffix
     return n
 
 
 cdef inline bint cuckoo_contains(const Cuckoo* g, const uint8_t* data, uint64_t h) noexcept nogil:
     cdef uint32_t v = cuckoo_fingerprint(g, h)
     cdef uint64_t bucket = cuckoo_bucket(g, h)
-    return (
-        cuckoo_matches(g, data, bucket, v) != 0 or cuckoo_matches(g, data, cuckoo_other(g, bucket, v), v) != 0
-    )
+    # Both at once, so that their cache misses overlap.
+    return (cuckoo_matches(g, data, bucket, v) | cuckoo_matches(g, data, cuckoo_other(g, bucket, v), v)) != 0
 
 
 cdef inline void cuckoo_prefetch(const Cuckoo* g, const uint8_t* data, uint64_t h) noexcept nogil:
@@ -85,6 +98,9 @@ cdef inline void cuckoo_prefetch(const Cuckoo* g, const uint8_t* data, uint64_t 
     prefetch(data + ((cuckoo_other(g, bucket, cuckoo_fingerprint(g, h)) * g.bucket_bits) >> 3))
 
 
+cdef void cuckoo_contains_many(
+    const Cuckoo* geometry, const uint8_t* data, const uint64_t* hashes, Py_ssize_t n, uint8_t* out,
+) noexcept nogil
 cdef bint cuckoo_insert(const Cuckoo* g, uint8_t* data, uint64_t bucket, uint32_t v) noexcept nogil
 cdef bint cuckoo_remove(const Cuckoo* g, uint8_t* data, uint64_t h) noexcept nogil
 cdef object cuckoo_set_geometry(Cuckoo* g, uint64_t n_buckets, uint32_t n_prefixes, uint32_t suffix_bits)

@@ -3,6 +3,7 @@
 from libc.string cimport memcpy
 
 from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_REMOVED
+from dlbf.kernels.keys cimport KeyChunk
 from dlbf.kernels.types cimport gate_read, gate_read_done, gate_write, gate_write_done, int32_t, load64, store64
 
 import itertools
@@ -15,8 +16,8 @@ cdef enum:
     SEARCH_NODES = 2048
 
 cdef enum:
-    # A field of so many bits fits in eight bytes from wherever its first byte starts.
-    CUCKOO_WORD_BITS = 57
+    # Keys between the prefetch of their buckets and the look at them; a power of two.
+    AHEAD = 16
 
 cdef dict multiset_tables = {}
 
@@ -166,6 +167,31 @@ cdef bint cuckoo_remove(const Cuckoo* g, uint8_t* data, uint64_t h) noexcept nog
     return bucket_replace(g, data, bucket, v, 0) or bucket_replace(g, data, cuckoo_other(g, bucket, v), v, 0)
 
 
+cdef void cuckoo_contains_many(
+    const Cuckoo* geometry, const uint8_t* data, const uint64_t* hashes, Py_ssize_t n, uint8_t* out,
+) noexcept nogil:
+    cdef Cuckoo g = geometry[0]
+    cdef uint64_t first[AHEAD]
+    cdef uint64_t second[AHEAD]
+    cdef uint32_t values[AHEAD]
+    cdef Py_ssize_t i, at
+    cdef uint32_t v
+    for i in range(n + AHEAD):
+        at = i & (AHEAD - 1)
+        if i >= AHEAD:
+            v = values[at]
+            out[i - AHEAD] = (
+                cuckoo_matches(&g, data, first[at], v) | cuckoo_matches(&g, data, second[at], v)
+            ) != 0
+        if i < n:
+            v = cuckoo_fingerprint(&g, hashes[i])
+            values[at] = v
+            first[at] = cuckoo_bucket(&g, hashes[i])
+            second[at] = cuckoo_other(&g, first[at], v)
+            prefetch(data + ((first[at] * g.bucket_bits) >> 3))
+            prefetch(data + ((second[at] * g.bucket_bits) >> 3))
+
+
 cdef class CuckooCore(FilterCore):
     """Kernel of :class:`dlbf.CuckooFilter`."""
 
@@ -175,6 +201,9 @@ cdef class CuckooCore(FilterCore):
 
     cdef bint _contains(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
         return cuckoo_contains(&self.geometry, self.data, h)
+
+    cdef void _contains_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil:
+        cuckoo_contains_many(&self.geometry, self.data, hashes, chunk.n, out)
 
     cdef int _add(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
         cdef bint added = cuckoo_insert(

@@ -303,25 +303,26 @@ def pack_keys(keys):
     cdef size_t* lengths
     blocks = []
     starts = [np.zeros(1, dtype=np.int64)]
-    while reader.next_chunk():
-        pointers = reader.chunk.data
-        lengths = reader.chunk.n_bytes
-        n_bytes = 0
-        for i in range(reader.chunk.n):
-            n_bytes += lengths[i]
-        block = np.empty(n_bytes, dtype=np.uint8)
-        places = np.empty(reader.chunk.n, dtype=np.int64)
-        view = block
-        ends = places
-        n_bytes = 0
-        for i in range(reader.chunk.n):
-            if lengths[i]:
-                memcpy(&view[n_bytes], pointers[i], lengths[i])
-            n_bytes += lengths[i]
-            total += lengths[i]
-            ends[i] = total
-        blocks.append(block)
-        starts.append(places)
+    while reader.next_batch():
+        while reader.next_chunk():
+            pointers = reader.chunk.data
+            lengths = reader.chunk.n_bytes
+            n_bytes = 0
+            for i in range(reader.chunk.n):
+                n_bytes += lengths[i]
+            block = np.empty(n_bytes, dtype=np.uint8)
+            places = np.empty(reader.chunk.n, dtype=np.int64)
+            view = block
+            ends = places
+            n_bytes = 0
+            for i in range(reader.chunk.n):
+                if lengths[i]:
+                    memcpy(&view[n_bytes], pointers[i], lengths[i])
+                n_bytes += lengths[i]
+                total += lengths[i]
+                ends[i] = total
+            blocks.append(block)
+            starts.append(places)
     data = np.concatenate(blocks) if blocks else np.empty(0, dtype=np.uint8)
     return data, np.concatenate(starts)
 

@@ -181,10 +181,11 @@ def hash64_many(keys, secret=None, lanes=None):
     out = []
     sip_lanes = best if lanes is None else lanes
     try:
-        while reader.next_chunk():
-            hash_chunk(&hk, reader.chunk.data, reader.chunk.n_bytes, reader.chunk.n, hashes)
-            for i in range(reader.chunk.n):
-                out.append(hashes[i])
+        while reader.next_batch():
+            while reader.next_chunk():
+                hash_chunk(&hk, reader.chunk.data, reader.chunk.n_bytes, reader.chunk.n, hashes)
+                for i in range(reader.chunk.n):
+                    out.append(hashes[i])
     finally:
         sip_lanes = best
     return np.array(out, dtype=np.uint64)

@@ -1,7 +1,7 @@
 """Keys as C sees them: a pointer and a length.
 
 One key (``KeyRef``): bytes as they are, str as UTF-8, any other contiguous buffer.
-Many keys (``KeyReader``): a stream of chunks that stay valid without the GIL.
+Many keys (``KeyReader``): a stream of batches, each readable chunk by chunk without the GIL.
 """
 
 from cpython.buffer cimport Py_buffer
@@ -11,9 +11,13 @@ from cpython.ref cimport PyObject
 from dlbf.kernels.types cimport ArrowArray, ArrowArrayStream, ArrowSchema, uint8_t
 
 cdef enum:
-    # Keys per chunk: large enough that taking the GIL back is rare, small enough that
-    # a chunk of ordinary keys stays in the second-level cache.
+    # Keys per chunk: large enough to fill the pipelines of hashing and probing, small enough that what
+    # they keep for each key stays in the first-level cache.
     CHUNK_KEYS = 2048
+    # Objects taken in one hold of the GIL.  Two threads that ask for it wait for each other, which costs as much as
+    # a few thousand keys, so the more the better, as long as the keys stay in the second-level cache until
+    # they are let go.
+    HELD_KEYS = 8192
 
 ctypedef struct KeyRef:
     const uint8_t* data
@@ -46,16 +50,24 @@ cdef inline void key_close(KeyRef* ref) noexcept:
 
 
 cdef class KeyReader:
-    cdef KeyChunk chunk
+    cdef KeyChunk chunk                  # what next_chunk() gave
     cdef readonly Py_ssize_t n_read      # keys handed out in all chunks so far
     cdef object source
+    cdef PyObject* source_object         # the same, for use without the GIL
     cdef object iterator
+    cdef int mode
+    cdef Py_ssize_t position             # of the next key in the source
+    cdef bint held                       # the batch is in the arrays below; else next_chunk() reads the source
+    cdef bint stopped                    # next_chunk() met something that needs the GIL
+    # Room for one batch of objects, or for one chunk read from the source.
     cdef bytearray pointer_bytes, length_bytes, reference_bytes
+    cdef const uint8_t** pointers
+    cdef size_t* lengths
+    cdef Py_ssize_t n_room
+    cdef Py_ssize_t n_held, n_given      # keys in the arrays, and how many of them next_chunk() has given
     cdef PyObject** references
     cdef Py_ssize_t n_references
-    cdef list views                      # buffers opened for the current chunk
-    cdef int mode
-    cdef Py_ssize_t position
+    cdef list views                      # buffers opened for the batch
     # numpy arrays of fixed-width bytes
     cdef Py_buffer array_view
     cdef bint has_array_view
@@ -69,11 +81,15 @@ cdef class KeyReader:
     cdef int arrow_layout
     cdef Py_ssize_t arrow_width
 
-    cdef Py_ssize_t next_chunk(self) except -1
+    cdef Py_ssize_t next_batch(self) except -1
+    cdef Py_ssize_t next_chunk(self) noexcept nogil
+    cdef int _make_room(self, Py_ssize_t n) except -1
     cdef int _drop(self) except -1
     cdef int _take(self, PyObject* item) except -1
     cdef int _open_arrow_schema(self, ArrowSchema* schema) except -1
-    cdef Py_ssize_t _fill_sequence(self) except -1
-    cdef Py_ssize_t _fill_iterator(self) except -1
-    cdef Py_ssize_t _fill_array(self) except -1
-    cdef Py_ssize_t _fill_arrow(self) except -1
+    cdef int _hold_sequence(self) except -1
+    cdef int _hold_iterator(self) except -1
+    cdef Py_ssize_t _open_arrow_array(self) except -1
+    cdef Py_ssize_t _read_tuple(self) noexcept nogil
+    cdef Py_ssize_t _read_array(self) noexcept nogil
+    cdef Py_ssize_t _read_arrow(self) noexcept nogil

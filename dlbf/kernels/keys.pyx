@@ -1,22 +1,33 @@
-"""Reading keys: one object, or any batch of them as chunks of pointers.
+"""Reading keys: one object, or any number of them as batches of chunks of pointers.
 
-A batch may be a list, tuple, set, generator or other iterable of keys, a numpy array of dtype ``S`` or
+Many keys may be a list, tuple, set, generator or other iterable of keys, a numpy array of dtype ``S`` or
 ``object``, or anything with the Arrow PyCapsule interface (``__arrow_c_array__``,
 ``__arrow_c_stream__``) that holds strings or binaries; pyarrow itself is never imported.
 
+Whoever reads them calls ``next_batch`` with the GIL, and then ``next_chunk`` without it until that has no more:
+
+    while reader.next_batch():
+        with nogil:
+            while reader.next_chunk():
+                ...                      # reader.chunk; leaving early is allowed, the next batch goes on from there
+
+A tuple of bytes, an array or an Arrow array is one batch, however long: nothing in it needs the GIL.  Other objects
+are taken ``HELD_KEYS`` at a time (those of an iterator ``CHUNK_KEYS``, for it may make them as they are asked for).
+
 Invariant: between two calls of ``next_chunk`` every pointer of the chunk stays valid, whatever other
-threads do to the source.  Objects are kept by a reference each (a list can change while the GIL is
-released); arrays and Arrow buffers are kept whole.
+threads do to the source.  The objects of a list are kept by a reference each (the list can change while the GIL is
+released); tuples, arrays and Arrow buffers are kept whole.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBUF_STRIDES, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.list cimport PyList_Check, PyList_GET_SIZE
 from cpython.object cimport PyObject_GetIter
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE
+from cpython.tuple cimport PyTuple_Check
 from libc.string cimport memset
 
-from dlbf.kernels.types cimport int32_t, int64_t, likely, prefetch
+from dlbf.kernels.types cimport int32_t, int64_t, likely, load64, prefetch
 
 import numpy as np
 
@@ -24,7 +35,12 @@ cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* n) except NULL
     bint PyUnicode_Check(object o)
     PyObject* list_item "PyList_GET_ITEM"(object seq, Py_ssize_t i)
-    PyObject* tuple_item "PyTuple_GET_ITEM"(object seq, Py_ssize_t i)
+    PyObject* tuple_item "PyTuple_GET_ITEM"(PyObject* seq, Py_ssize_t i) nogil
+    # Reading the type and size of an object that somebody keeps alive needs no GIL.
+    Py_ssize_t tuple_size "PyTuple_GET_SIZE"(PyObject* o) nogil
+    bint is_bytes "PyBytes_Check"(PyObject* o) nogil
+    const char* bytes_data "PyBytes_AS_STRING"(PyObject* o) nogil
+    Py_ssize_t bytes_size "PyBytes_GET_SIZE"(PyObject* o) nogil
     PyObject* PyIter_Next(object it) except? NULL
     void incref "Py_INCREF"(PyObject* o)
     void decref "Py_DECREF"(PyObject* o)
@@ -80,7 +96,7 @@ cdef void key_close_view(KeyRef* ref) noexcept:
 
 
 cdef class _View:
-    """Owns one buffer of the current chunk."""
+    """Owns one buffer of the current batch."""
     cdef KeyRef ref
 
     def __dealloc__(self):
@@ -88,7 +104,7 @@ cdef class _View:
 
 
 cdef class KeyReader:
-    """Reads any batch of keys in chunks; see the module's docstring.
+    """Reads keys from anything; see the module's docstring.
 
     Parameters
     ----------
@@ -97,14 +113,9 @@ cdef class KeyReader:
     """
 
     def __cinit__(self, keys):
-        self.pointer_bytes = bytearray(CHUNK_KEYS * sizeof(void*))
-        self.length_bytes = bytearray(CHUNK_KEYS * sizeof(size_t))
-        self.reference_bytes = bytearray(CHUNK_KEYS * sizeof(PyObject*))
-        self.chunk.data = <const uint8_t**><char*>self.pointer_bytes
-        self.chunk.n_bytes = <size_t*><char*>self.length_bytes
         self.chunk.n = 0
-        self.references = <PyObject**><char*>self.reference_bytes
-        self.n_references = 0
+        self.n_room = self.n_held = self.n_given = self.n_references = 0
+        self.held = self.stopped = False
         self.views = []
         self.has_array_view = False
         self.stream = NULL
@@ -115,6 +126,7 @@ cdef class KeyReader:
         self.position = 0
         self.n_read = 0
         self.source = keys
+        self.source_object = <PyObject*>keys
         if PyList_Check(keys):
             self.mode = MODE_LIST
         elif PyTuple_Check(keys):
@@ -205,42 +217,94 @@ cdef class KeyReader:
             )
         return 0
 
-    cdef int _drop(self) except -1:
-        """Let go of what the last chunk held."""
-        while self.n_references:
-            self.n_references -= 1
-            decref(self.references[self.n_references])
-        if self.views:
-            self.views = []
+    cdef int _make_room(self, Py_ssize_t n) except -1:
+        """Room for ``n`` keys; only before any is held."""
+        if n > self.n_room:
+            if self.pointer_bytes is None:
+                self.pointer_bytes, self.length_bytes, self.reference_bytes = bytearray(), bytearray(), bytearray()
+            PyByteArray_Resize(self.pointer_bytes, n * sizeof(void*))
+            PyByteArray_Resize(self.length_bytes, n * sizeof(size_t))
+            self.pointers = <const uint8_t**>PyByteArray_AS_STRING(self.pointer_bytes)
+            self.lengths = <size_t*>PyByteArray_AS_STRING(self.length_bytes)
+            if self.mode == MODE_LIST or self.mode == MODE_ITERATOR:
+                PyByteArray_Resize(self.reference_bytes, n * sizeof(PyObject*))
+                self.references = <PyObject**>PyByteArray_AS_STRING(self.reference_bytes)
+            self.n_room = n
         return 0
 
-    cdef Py_ssize_t next_chunk(self) except -1:
-        """Fill ``self.chunk`` with the next keys; 0 at the end."""
+    cdef int _drop(self) except -1:
+        """Let go of what the last batch held."""
+        cdef PyObject* item
+        while self.n_references:
+            self.n_references -= 1
+            item = self.references[self.n_references]
+            decref(item)
+        if self.views:
+            self.views = []
+        self.n_held = self.n_given = 0
+        return 0
+
+    cdef Py_ssize_t next_batch(self) except -1:
+        """Prepare keys for ``next_chunk``; returns an upper bound of their number, 0 at the end."""
         cdef Py_ssize_t n
-        self._drop()
         self.chunk.n = 0
-        if self.mode == MODE_LIST or self.mode == MODE_TUPLE:
-            n = self._fill_sequence()
+        if self.n_given < self.n_held:
+            # The last batch was left early.
+            return self.n_held - self.n_given
+        self._drop()
+        self.held = True
+        if self.mode == MODE_LIST:
+            self._hold_sequence()
         elif self.mode == MODE_ITERATOR:
-            n = self._fill_iterator()
-        elif self.mode == MODE_ARRAY:
-            n = self._fill_array()
+            self._hold_iterator()
+        elif self.mode == MODE_TUPLE and self.stopped:
+            self.stopped = False
+            self._hold_sequence()
         else:
-            n = self._fill_arrow()
+            self.held = False
+            if self.mode == MODE_TUPLE:
+                n = tuple_size(self.source_object) - self.position
+            elif self.mode == MODE_ARRAY:
+                n = self.array_view.shape[0] - self.position
+            else:
+                n = self._open_arrow_array()
+            self._make_room(min(n, <Py_ssize_t>CHUNK_KEYS))
+            return n
+        return self.n_held
+
+    cdef Py_ssize_t next_chunk(self) noexcept nogil:
+        """Point ``self.chunk`` at the next keys of the batch; 0 when there are no more that need no GIL."""
+        cdef Py_ssize_t n
+        if self.held:
+            n = min(self.n_held - self.n_given, <Py_ssize_t>CHUNK_KEYS)
+            self.chunk.data = self.pointers + self.n_given
+            self.chunk.n_bytes = self.lengths + self.n_given
+            self.n_given += n
+        else:
+            self.chunk.data = self.pointers
+            self.chunk.n_bytes = self.lengths
+            if self.mode == MODE_TUPLE:
+                n = self._read_tuple()
+            elif self.mode == MODE_ARRAY:
+                n = self._read_array()
+            else:
+                n = self._read_arrow()
+            self.position += n
+        self.chunk.n = n
         self.n_read += n
         return n
 
     cdef int _take(self, PyObject* item) except -1:
-        """Append one key object to the chunk."""
-        cdef Py_ssize_t n = self.chunk.n
+        """Append one key object to the batch."""
+        cdef Py_ssize_t n = self.n_held
         cdef Py_ssize_t size = 0
         cdef _View view
-        if likely(PyBytes_Check(<object>item)):
-            self.chunk.data[n] = <const uint8_t*>PyBytes_AS_STRING(<object>item)
-            self.chunk.n_bytes[n] = PyBytes_GET_SIZE(<object>item)
+        if likely(is_bytes(item)):
+            self.pointers[n] = <const uint8_t*>bytes_data(item)
+            self.lengths[n] = bytes_size(item)
         elif PyUnicode_Check(<object>item):
-            self.chunk.data[n] = <const uint8_t*>PyUnicode_AsUTF8AndSize(<object>item, &size)
-            self.chunk.n_bytes[n] = size
+            self.pointers[n] = <const uint8_t*>PyUnicode_AsUTF8AndSize(<object>item, &size)
+            self.lengths[n] = size
         else:
             view = _View()
             try:
@@ -248,92 +312,73 @@ cdef class KeyReader:
             except TypeError as error:
                 raise TypeError(f"key number {self.n_read + n}: {error}") from None
             self.views.append(view)
-            self.chunk.data[n] = view.ref.data
-            self.chunk.n_bytes[n] = view.ref.n_bytes
-        self.chunk.n = n + 1
+            self.pointers[n] = view.ref.data
+            self.lengths[n] = view.ref.n_bytes
+        self.n_held = n + 1
         return 0
 
-    cdef Py_ssize_t _fill_sequence(self) except -1:
+    cdef int _hold_sequence(self) except -1:
         cdef bint is_list = self.mode == MODE_LIST
         cdef Py_ssize_t i, n, end
         cdef PyObject* item
         cdef object source = self.source
-        # The list may have shrunk or grown since the last chunk: ask again.
-        end = min(PyList_GET_SIZE(source) if is_list else PyTuple_GET_SIZE(source), self.position + CHUNK_KEYS)
+        cdef const uint8_t** pointers
+        cdef size_t* lengths
+        # The list may have shrunk or grown since the last batch: ask again.
+        end = PyList_GET_SIZE(source) if is_list else tuple_size(self.source_object)
+        self._make_room(min(end - self.position, <Py_ssize_t>HELD_KEYS))
+        pointers = self.pointers
+        lengths = self.lengths
+        end = min(end, self.position + self.n_room)
         n = 0
         i = self.position
         while i < end:
             if i + AHEAD < end:
-                item = list_item(source, i + AHEAD) if is_list else tuple_item(source, i + AHEAD)
+                item = list_item(source, i + AHEAD) if is_list else tuple_item(self.source_object, i + AHEAD)
                 # An ordinary key of some fifty bytes lies in two cache lines.
                 prefetch(item)
                 prefetch(<const char*>item + 64)
-            item = list_item(source, i) if is_list else tuple_item(source, i)
+            item = list_item(source, i) if is_list else tuple_item(self.source_object, i)
             if is_list:
                 # A list can drop the object while the GIL is released; a tuple cannot.
                 incref(item)
-                self.references[self.n_references] = item
-                self.n_references += 1
-            if likely(PyBytes_Check(<object>item)):
-                self.chunk.data[n] = <const uint8_t*>PyBytes_AS_STRING(<object>item)
-                self.chunk.n_bytes[n] = PyBytes_GET_SIZE(<object>item)
+                self.references[n] = item
+                self.n_references = n + 1
+            if likely(is_bytes(item)):
+                pointers[n] = <const uint8_t*>bytes_data(item)
+                lengths[n] = bytes_size(item)
                 n += 1
             else:
-                self.chunk.n = n
+                self.n_held = n
                 self._take(item)
                 n += 1
                 if is_list:
                     # An object that exports a buffer may do so in Python, and change the list.
-                    end = min(PyList_GET_SIZE(source), self.position + CHUNK_KEYS)
+                    end = min(PyList_GET_SIZE(source), self.position + self.n_room)
             i += 1
-        self.chunk.n = n
+        self.n_held = n
         self.position = max(i, self.position)
-        return self.chunk.n
+        return 0
 
-    cdef Py_ssize_t _fill_iterator(self) except -1:
+    cdef int _hold_iterator(self) except -1:
         cdef PyObject* item
-        while self.chunk.n < CHUNK_KEYS:
+        self._make_room(CHUNK_KEYS)
+        while self.n_held < CHUNK_KEYS:
             item = PyIter_Next(self.iterator)
             if item == NULL:
                 break
             self.references[self.n_references] = item
             self.n_references += 1
             self._take(item)
-        return self.chunk.n
+        return 0
 
-    cdef Py_ssize_t _fill_array(self) except -1:
-        cdef Py_ssize_t total = self.array_view.shape[0]
-        cdef Py_ssize_t stride = self.array_view.strides[0]
-        cdef Py_ssize_t width = self.array_view.itemsize
-        cdef const uint8_t* base = <const uint8_t*>self.array_view.buf
-        cdef const uint8_t* item
-        cdef Py_ssize_t i, n = 0, length
-        cdef Py_ssize_t end = min(total, self.position + CHUNK_KEYS)
-        with nogil:
-            for i in range(self.position, end):
-                item = base + i * stride
-                length = width
-                # numpy pads with zeros and drops them on reading; so do we.
-                while length and item[length - 1] == 0:
-                    length -= 1
-                self.chunk.data[n] = item
-                self.chunk.n_bytes[n] = length
-                n += 1
-        self.chunk.n = n
-        self.position = end
-        return n
-
-    cdef Py_ssize_t _fill_arrow(self) except -1:
-        cdef Py_ssize_t i, at, n = 0, end, null_at = -1
-        cdef const uint8_t* validity
-        cdef const int32_t* offsets32
-        cdef const int64_t* offsets64
-        cdef const uint8_t* values
-        cdef const int32_t* view
+    cdef Py_ssize_t _open_arrow_array(self) except -1:
+        """How many keys the present Arrow array still has; the next one of a stream is opened if it has none."""
+        if self.stopped:
+            raise ValueError(f"key number {self.n_read} is null; drop nulls first")
         while self.array == NULL or self.position >= self.array.length:
             if self.stream == NULL:
-                if self.array == NULL or self.position >= self.array.length:
-                    return 0
+                return 0
             if self.own_array.release != NULL:
                 self.own_array.release(&self.own_array)
                 self.own_array.release = NULL
@@ -346,42 +391,90 @@ cdef class KeyReader:
                 return 0
             self.array = &self.own_array
             self.position = 0
-        end = min(self.array.length, self.position + CHUNK_KEYS)
-        validity = <const uint8_t*>self.array.buffers[0] if self.array.null_count != 0 else NULL
-        offsets32 = <const int32_t*>self.array.buffers[1]
-        offsets64 = <const int64_t*>self.array.buffers[1]
-        values = <const uint8_t*>self.array.buffers[1]
-        if self.arrow_layout == ARROW_OFFSETS32 or self.arrow_layout == ARROW_OFFSETS64:
-            values = <const uint8_t*>self.array.buffers[2]
-        with nogil:
-            for i in range(self.position, end):
-                at = self.array.offset + i
-                if validity != NULL and not (validity[at >> 3] >> (at & 7)) & 1:
-                    null_at = i
+        return self.array.length - self.position
+
+    cdef Py_ssize_t _read_tuple(self) noexcept nogil:
+        cdef PyObject* source = self.source_object
+        cdef const uint8_t** pointers = self.pointers
+        cdef size_t* lengths = self.lengths
+        cdef Py_ssize_t first = self.position, end = tuple_size(source)
+        cdef Py_ssize_t i, n = min(end - first, <Py_ssize_t>CHUNK_KEYS)
+        cdef PyObject* item
+        for i in range(n):
+            if first + i + AHEAD < end:
+                item = tuple_item(source, first + i + AHEAD)
+                prefetch(item)
+                prefetch(<const char*>item + 64)
+            item = tuple_item(source, first + i)
+            if not likely(is_bytes(item)):
+                self.stopped = True
+                return i
+            pointers[i] = <const uint8_t*>bytes_data(item)
+            lengths[i] = bytes_size(item)
+        return n
+
+    cdef Py_ssize_t _read_array(self) noexcept nogil:
+        cdef Py_ssize_t stride = self.array_view.strides[0]
+        cdef Py_ssize_t width = self.array_view.itemsize
+        cdef const uint8_t* item = <const uint8_t*>self.array_view.buf + self.position * stride
+        cdef const uint8_t** pointers = self.pointers
+        cdef size_t* lengths = self.lengths
+        cdef Py_ssize_t i, length
+        cdef Py_ssize_t n = min(self.array_view.shape[0] - self.position, <Py_ssize_t>CHUNK_KEYS)
+        for i in range(n):
+            length = width
+            # numpy pads with zeros and drops them on reading; so do we.
+            while length >= 8 and load64(item + length - 8) == 0:
+                length -= 8
+            while length and item[length - 1] == 0:
+                length -= 1
+            pointers[i] = item
+            lengths[i] = length
+            item += stride
+        return n
+
+    cdef Py_ssize_t _read_arrow(self) noexcept nogil:
+        cdef const ArrowArray* array = self.array
+        cdef const uint8_t** pointers = self.pointers
+        cdef size_t* lengths = self.lengths
+        cdef const uint8_t* validity = <const uint8_t*>array.buffers[0] if array.null_count != 0 else NULL
+        cdef const int32_t* offsets32 = <const int32_t*>array.buffers[1]
+        cdef const int64_t* offsets64 = <const int64_t*>array.buffers[1]
+        cdef const uint8_t* values = <const uint8_t*>array.buffers[1]
+        cdef const int32_t* view
+        cdef int layout = self.arrow_layout
+        cdef Py_ssize_t width = self.arrow_width
+        cdef Py_ssize_t first = array.offset + self.position
+        cdef Py_ssize_t i, at, n = min(array.length - self.position, <Py_ssize_t>CHUNK_KEYS)
+        if layout == ARROW_OFFSETS32 or layout == ARROW_OFFSETS64:
+            values = <const uint8_t*>array.buffers[2]
+        if validity != NULL:
+            for i in range(n):
+                at = first + i
+                if not (validity[at >> 3] >> (at & 7)) & 1:
+                    self.stopped = True
+                    n = i
                     break
-                if self.arrow_layout == ARROW_OFFSETS32:
-                    self.chunk.data[n] = values + offsets32[at]
-                    self.chunk.n_bytes[n] = offsets32[at + 1] - offsets32[at]
-                elif self.arrow_layout == ARROW_OFFSETS64:
-                    self.chunk.data[n] = values + offsets64[at]
-                    self.chunk.n_bytes[n] = offsets64[at + 1] - offsets64[at]
-                elif self.arrow_layout == ARROW_FIXED:
-                    self.chunk.data[n] = values + at * self.arrow_width
-                    self.chunk.n_bytes[n] = self.arrow_width
+        for i in range(n):
+            at = first + i
+            if layout == ARROW_OFFSETS32:
+                pointers[i] = values + offsets32[at]
+                lengths[i] = offsets32[at + 1] - offsets32[at]
+            elif layout == ARROW_OFFSETS64:
+                pointers[i] = values + offsets64[at]
+                lengths[i] = offsets64[at + 1] - offsets64[at]
+            elif layout == ARROW_FIXED:
+                pointers[i] = values + at * width
+                lengths[i] = width
+            else:
+                # 16 bytes: length, then the string itself if it fits in 12,
+                # else prefix, buffer number, offset.
+                view = <const int32_t*>(values + 16 * at)
+                lengths[i] = view[0]
+                if view[0] <= 12:
+                    pointers[i] = <const uint8_t*>(view + 1)
                 else:
-                    # 16 bytes: length, then the string itself if it fits in 12,
-                    # else prefix, buffer number, offset.
-                    view = <const int32_t*>(values + 16 * at)
-                    self.chunk.n_bytes[n] = view[0]
-                    if view[0] <= 12:
-                        self.chunk.data[n] = <const uint8_t*>(view + 1)
-                    else:
-                        self.chunk.data[n] = <const uint8_t*>self.array.buffers[2 + view[2]] + view[3]
-                n += 1
-        if null_at >= 0:
-            raise ValueError(f"key number {self.n_read + null_at - self.position} is null; drop nulls first")
-        self.chunk.n = n
-        self.position = end
+                    pointers[i] = <const uint8_t*>array.buffers[2 + view[2]] + view[3]
         return n
 
 
@@ -396,7 +489,8 @@ def read_keys(keys):
     cdef KeyReader reader = KeyReader(keys)
     cdef Py_ssize_t i
     out = []
-    while reader.next_chunk():
-        for i in range(reader.chunk.n):
-            out.append((<const char*>reader.chunk.data[i])[:reader.chunk.n_bytes[i]])
+    while reader.next_batch():
+        while reader.next_chunk():
+            for i in range(reader.chunk.n):
+                out.append((<const char*>reader.chunk.data[i])[:reader.chunk.n_bytes[i]])
     return out

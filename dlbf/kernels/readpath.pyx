@@ -23,9 +23,10 @@ from cpython.buffer cimport (
 )
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
+from libc.math cimport log, log1p
 from libc.string cimport memcmp, memcpy
 
-from dlbf.kernels.core cimport KEY_ABSENT, FilterCore
+from dlbf.kernels.core cimport KEY_ABSENT, KEY_NO_ROOM, FilterCore
 from dlbf.kernels.hashing cimport hash_for_filter, hash_key, xxh3
 from dlbf.kernels.types cimport (
     gate_read_one_done, gate_try_read, gate_write, gate_write_done, likely, load64, store64, uint8_t, uint64_t,
@@ -89,7 +90,7 @@ cdef enum:
 
 
 cdef class ReadPath:
-    """Base of :class:`dlbf.storage.Store`; subclasses bring ``_get_slow``, ``_fetch_slow``, ``_note_miss`` and
+    """Base of :class:`dlbf.storage.Store`; subclasses bring ``_get_slow``, ``_fetch_slow``, ``_samples_full`` and
     ``_start_sweeping``.
     """
 
@@ -118,13 +119,17 @@ cdef class ReadPath:
     cdef readonly uint64_t n_false_positives
     cdef readonly uint64_t n_unfiltered
     cdef readonly uint64_t epoch   # raised whenever the filter changes
-    cdef uint64_t sample_every
-    cdef uint64_t sample_in
+    cdef list samples              # absent keys that were drawn and not taken yet
+    cdef Py_ssize_t max_samples
+    cdef readonly double sample_every    # one in so many absent keys is drawn; 0: none
+    cdef uint64_t sample_in        # absent keys until the next one that is drawn
+    cdef uint64_t sample_state     # of the generator that draws
 
     def __cinit__(self, *args, **kwargs):
         self.has_meta = False
         self.current = NEVER
         self.own_forks = fork_count
+        self.samples = []
         self.sample_every = 0
         self.sample_in = NEVER
 
@@ -222,10 +227,79 @@ cdef class ReadPath:
     def _read_ended(self):
         self.n_reading -= 1
 
-    def _sample_misses(self, uint64_t every):
-        """Hand about one in ``every`` absent keys to ``_note_miss``; 0: none."""
+    def _sample_misses(self, double every, Py_ssize_t max_samples, uint64_t seed):
+        """Draw each absent key with probability ``1 / every`` (0: none), all by chance and none by its turn.
+
+        ``_samples_full`` is called when ``max_samples`` have been drawn and not taken.
+        """
         self.sample_every = every
-        self.sample_in = every if every else NEVER
+        self.max_samples = max_samples
+        if seed:
+            self.sample_state = seed
+        self.sample_in = self._gap() if every else NEVER
+
+    def _take_samples(self):
+        """The absent keys drawn since the last call."""
+        taken = self.samples
+        self.samples = []
+        return taken
+
+    @property
+    def n_samples(self):
+        """Absent keys drawn and not taken yet."""
+        return len(self.samples)
+
+    cdef uint64_t _gap(self) noexcept:
+        """Number of absent keys up to and with the next one drawn: geometric, as if each were drawn for itself."""
+        cdef uint64_t z
+        cdef double u
+        # splitmix64
+        self.sample_state += <uint64_t>0x9E3779B97F4A7C15
+        z = self.sample_state
+        z = (z ^ (z >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
+        z = (z ^ (z >> 27)) * <uint64_t>0x94D049BB133111EB
+        z = z ^ (z >> 31)
+        if self.sample_every <= 1:
+            return 1
+        u = (<double>(z >> 11) + 1) / 9007199254740992.0  # above 0, at most 1
+        return 1 + <uint64_t>(log(u) / log1p(-1 / self.sample_every))
+
+    cdef int _draw(self, object key) except -1:
+        if not self.sample_every:
+            self.sample_in = NEVER
+            return 0
+        self.sample_in = self._gap()
+        self.samples.append(key)
+        if len(self.samples) >= self.max_samples:
+            self._samples_full()
+        return 0
+
+    cdef inline int _absent(self, object key) except -1:
+        """A key was asked for and is not there."""
+        self.sample_in -= 1
+        if unlikely(self.sample_in == 0):
+            return self._draw(key)
+        return 0
+
+    def _was_absent(self, bytes key):
+        """The same, for readers in Python."""
+        self._absent(key)
+
+    def _draw_many(self, uint64_t n_absent):
+        """Which of ``n_absent`` absent keys in a row are drawn: their numbers from 0."""
+        cdef uint64_t at = 0
+        out = []
+        while self.sample_in <= n_absent - at:
+            at += self.sample_in
+            out.append(at - 1)
+            self.sample_in = self._gap() if self.sample_every else NEVER
+        self.sample_in -= n_absent - at
+        return out
+
+    def _add_samples(self, keys):
+        self.samples.extend(keys)
+        if len(self.samples) >= self.max_samples:
+            self._samples_full()
 
     def _count(self, uint64_t lookups=0, uint64_t filtered=0, uint64_t false_positives=0, uint64_t unfiltered=0):
         self.n_lookups += lookups
@@ -278,15 +352,6 @@ cdef class ReadPath:
             return self._probe(key)
         return UNKNOWN
 
-    cdef inline int _missed(self, object key) except -1:
-        self.n_filtered += 1
-        self.sample_in -= 1
-        if unlikely(self.sample_in == 0):
-            self.sample_in = self.sample_every if self.sample_every else NEVER
-            if self.sample_every:
-                self._note_miss(key)
-        return 0
-
     def _ask(self, bytes key):
         """0: absent, 1: maybe, 2: the filter may not be asked right now."""
         return self._quick(key)
@@ -333,6 +398,7 @@ cdef class ReadPath:
         if value is None:
             if asked:
                 self.n_false_positives += 1
+            self._absent(key)
             return default
         return value
 
@@ -357,7 +423,8 @@ cdef class ReadPath:
         cdef int answer = self._quick(key)
         if likely(answer == ABSENT):
             self.n_lookups += 1
-            self._missed(key)
+            self.n_filtered += 1
+            self._absent(key)
             return default
         if answer == MAYBE:
             self.n_lookups += 1
@@ -518,12 +585,18 @@ def apply_record(filter, record, bytes upto=None):
     upto : bytes, optional
         Only keys up to this one, itself included.
 
+    Returns
+    -------
+    int
+        Number of removals applied.
+
     Raises
     ------
     FilterFullError
         If the filter has no room; some operations have been applied then.
     StoreError
-        If a key to remove is certainly not in the filter, which means that it was not complete.
+        If a key to remove is certainly not in the filter, which means that it was not complete (or has false negatives
+        by design, which is no error).
     """
     cdef const uint8_t[::1] view = record
     cdef const uint8_t* base = &view[0]
@@ -533,9 +606,10 @@ def apply_record(filter, record, bytes upto=None):
     cdef int kinds[GROUP]
     cdef uint64_t hashes[GROUP]
     cdef int i, n
-    cdef int trouble = 0
+    cdef int answer = 1
     cdef size_t length
     cdef int kind, order
+    cdef Py_ssize_t n_removed = 0
     cdef FilterCore core
     if not isinstance(filter, FilterCore):
         for removal, key in operations(record):
@@ -543,16 +617,17 @@ def apply_record(filter, record, bytes upto=None):
                 if not removal:
                     filter.add(key)
                 else:
+                    n_removed += 1
                     try:
                         filter.remove(key)
                     except KeyError:
                         raise StoreError("the filter does not hold a key that the journal removes") from None
-        return
+        return n_removed
     core = <FilterCore>filter
     core._need_writable()
     gate_write(&core.gate)
     try:
-        while at < size and not trouble:
+        while at < size:
             n = 0
             while at < size and n < GROUP:
                 kind = next_operation(base, size, &at, &length)
@@ -566,17 +641,29 @@ def apply_record(filter, record, bytes upto=None):
                 hashes[n] = hash_for_filter(hash_key(&core.hash_key, keys[n], length), core.filter_id)
                 core._prefetch(hashes[n])
                 n += 1
-            for i in range(n):
+            i = 0
+            while i < n:
                 if kinds[i]:
-                    if core._remove(hashes[i], keys[i], lengths[i]) == KEY_ABSENT:
-                        trouble = 2
-                        break
-                elif not core._add(hashes[i], keys[i], lengths[i]):
-                    trouble = 1
-                    break
+                    answer = core._remove(hashes[i], keys[i], lengths[i])
+                    if answer == KEY_ABSENT and not getattr(filter, "false_negatives", False):
+                        raise StoreError("the filter does not hold a key that the journal removes")
+                    if answer != KEY_NO_ROOM:
+                        n_removed += 1
+                        i += 1
+                        continue
+                else:
+                    answer = core._add(hashes[i], keys[i], lengths[i])
+                    if answer > 0:
+                        i += 1
+                        continue
+                    if answer < 0:
+                        raise FilterFullError("the store's filter cannot take a key back that it has forgotten")
+                # A set of deleted keys may grow; anything else says that it is full.  It takes the gate itself.
+                gate_write_done(&core.gate)
+                try:
+                    core._make_room(lengths[i])
+                finally:
+                    gate_write(&core.gate)
     finally:
         gate_write_done(&core.gate)
-    if trouble == 1:
-        raise FilterFullError(f"the store's filter has no room for one more key after {len(filter)}")
-    if trouble == 2:
-        raise StoreError("the filter does not hold a key that the journal removes")
+    return n_removed

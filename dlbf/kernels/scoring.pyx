@@ -3,6 +3,7 @@
 import numpy as np
 
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 
 from dlbf.kernels.features cimport (
     N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed, cpu_has_avx2,
@@ -200,24 +201,25 @@ cdef class Scorer:
     def score_many(self, keys, /):
         """The scores of a batch as a numpy array of int32; the GIL is released while scoring."""
         cdef KeyReader reader = KeyReader(keys)
-        cdef Py_ssize_t i, n
-        cdef int32_t[::1] view
+        cdef bytearray out = bytearray()
+        cdef int32_t* scores
+        cdef Py_ssize_t i, n, done = 0
         cdef const uint8_t** data
         cdef size_t* n_bytes
-        blocks = []
-        while reader.next_chunk():
-            n = reader.chunk.n
-            data = reader.chunk.data
-            n_bytes = reader.chunk.n_bytes
-            block = np.empty(n, dtype=np.int32)
-            view = block
+        while True:
+            n = reader.next_batch()
+            PyByteArray_Resize(out, (done + n) * sizeof(int32_t))
+            if n == 0:
+                break
+            scores = <int32_t*>PyByteArray_AS_STRING(out)
             with nogil:
-                for i in range(n):
-                    view[i] = model_score(&self.model, data[i], n_bytes[i])
-            blocks.append(block)
-        if len(blocks) == 1:
-            return blocks[0]
-        return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int32)
+                while reader.next_chunk():
+                    data = reader.chunk.data
+                    n_bytes = reader.chunk.n_bytes
+                    for i in range(reader.chunk.n):
+                        scores[done + i] = model_score(&self.model, data[i], n_bytes[i])
+                    done += reader.chunk.n
+        return np.frombuffer(out, dtype=np.int32)
 
     def score_packed(self, const uint8_t[::1] data, const int64_t[::1] offsets, const int64_t[::1] rows):
         """The scores of some keys packed by `dlbf.kernels.features.pack_keys`."""

@@ -24,14 +24,16 @@ from dlbf.theory.rates import (
     DLeftGeometry,
     cell_fpr,
     cell_geometry,
+    cuckoo_buckets,
     cuckoo_fpr,
     cuckoo_geometry,
     dleft_fpr,
     dleft_geometry,
     succinct_geometry,
+    succinct_slots,
 )
 
-__all__ = ["Part", "assemble", "build_parts", "composite_bytes", "part_bytes", "part_fpr"]
+__all__ = ["Part", "assemble", "build_parts", "composite_bytes", "part_bytes", "part_fpr", "scaled_params"]
 
 DIRECTORY = struct.Struct("<IIII16i11QQQQQQ")
 PART = struct.Struct("<IIIIQQQ5Q")
@@ -154,6 +156,27 @@ def part_params(plan: FilterPlan, n_keys: int, counter_bits: int) -> tuple[int, 
     if plan.base == "exact":
         return (ExactSet._slots_for(n_keys), n_keys * 64)
     raise ValueError(f"no base filter called {plan.base!r}")
+
+
+def scaled_params(kind: int, params: tuple[int, ...], n_before: int, n_keys: int) -> tuple[int, ...]:
+    """The geometry of a part for ``n_keys`` at the rate that ``params`` have with ``n_before``."""
+    n_before, n_keys = max(1, n_before), max(1, n_keys)
+    first, *rest = params
+    if kind == format.KIND_CUCKOO:
+        return (cuckoo_buckets(n_keys), *rest)
+    if kind == format.KIND_EXACT:
+        return (ExactSet._slots_for(n_keys), n_keys * 64, *rest[1:])
+    if kind == format.KIND_DLEFT:
+        # Tables, buckets, ...: the slack for the luck of the draw grows with the root.
+        grown = (n_keys + 3 * math.sqrt(n_keys) + 8) / (n_before + 3 * math.sqrt(n_before) + 8)
+        return (first, max(1, math.ceil(rest[0] * grown)), *rest[1:])
+    n_cells = max(64, math.ceil(first * n_keys / n_before / 64) * 64)
+    if kind == format.KIND_SUCCINCT:
+        n_hashes, block_cells = rest[:2]
+        return (n_cells, n_hashes, block_cells, succinct_slots(n_keys, n_cells, n_hashes), *rest[3:])
+    if kind == format.KIND_DELETABLE:
+        return (n_cells, rest[0], max(1, math.ceil(rest[1] * n_keys / n_before)), *rest[2:])
+    return (n_cells, *rest)
 
 
 def _usual_base(design: Design) -> str:

@@ -19,8 +19,7 @@ from dlbf.learned.assembly import (
     CLASSES,
     DELETED,
     DIRECTORY,
-    FLAG_HIDES_SCORE,
-    FLAG_OWN_KEYS,
+    FEW_KEYS,
     INITIAL,
     MEMBER,
     PART,
@@ -29,6 +28,7 @@ from dlbf.learned.assembly import (
     composite_bytes,
     part_bytes,
     part_fpr,
+    scaled_params,
 )
 from dlbf.learned.evaluation import Evaluation, evaluate
 from dlbf.learned.explanation import Explanation
@@ -163,19 +163,122 @@ class LearnedFilter(CompositeCore, Filter):
         parts: Sequence[Part],
         thresholds: Sequence[int],
         model: Model,
-        hides_score: bool,
+        flags: int,
         plan: Explanation,
         capacity: int,
         fpr: float,
         secret: bytes | None,
     ) -> "LearnedFilter":
         """An empty filter with these parts."""
-        flags = FLAG_HIDES_SCORE * hides_score | FLAG_OWN_KEYS * (secret is not None)
         payload = assemble(parts, thresholds, model, flags, plan.to_dict())
         self = cls.__new__(cls)
         self._open((capacity, float_to_param(fpr), 0, len(payload)), payload, 0, secret)
         self._model = model
         return self
+
+    def _with_plan(self, plan: Explanation) -> "LearnedFilter":
+        """The same filter with another plan in it (its text has another length, so the parts move)."""
+        head = DIRECTORY.unpack_from(self._payload())
+        parts = [part for part, _, _ in self._layout]
+        made = self._assemble(
+            parts, head[4 : 4 + head[0] - 1], self.model, head[2], plan, self._params[0],
+            self.fpr_target or plan.fpr, self._secret,
+        )  # fmt: skip
+        self._pour(made)
+        return made
+
+    def _relaid(self, region_keys: Sequence[int]) -> "LearnedFilter":
+        """An empty filter with the same model, regions and rates, and room for so many keys in each region."""
+        before, deletions = self._region_rooms(), self._plan.deletions
+        sizes = [max(FEW_KEYS, int(n)) for n in region_keys]
+        parts = []
+        for part, _, _ in self._layout:
+            old, new = sum(before), sum(sizes)
+            if part.role != INITIAL and not self._is_shared:
+                old, new = before[part.region], sizes[part.region]
+            if part.role == DELETED:
+                old, new = math.ceil(old * deletions), math.ceil(new * deletions)
+            parts.append(replace(part, params=scaled_params(part.kind, part.params, old, new)))
+        initial, members = predicted_rates(parts, sizes)
+        rates = initial * np.array(members)
+        regions = self._plan.regions
+        total = sum(sizes)
+        n_bytes = {(part.role, part.region): part.nbytes for part in parts}
+        head = DIRECTORY.unpack_from(self._payload())
+        plan = replace(
+            self._plan,
+            fpr=float(np.array([region.query_share for region in regions]) @ rates),
+            bits_per_key=8 * composite_bytes(parts, self.model_bytes) / total,
+            model_bits_per_key=8 * self.model_bytes / total,
+            n_keys=total,
+            initial_fpr=initial,
+            initial_bytes=n_bytes.get((INITIAL, 0), 0),
+            targets=self._plan.targets | {"headroom": 1.0},
+            measured_fpr=None,
+            regions=tuple(
+                replace(
+                    region,
+                    key_share=sizes[r] / total,
+                    n_keys=sizes[r],
+                    n_bytes=n_bytes.get((MEMBER, r), 0),
+                    fpr=members[r],
+                    measured_fpr=None,
+                )
+                for r, region in enumerate(regions)
+            ),
+        )
+        return self._assemble(
+            parts, head[4 : 4 + head[0] - 1], self.model, head[2], plan, total,
+            self.fpr_target or plan.fpr, self._secret,
+        )  # fmt: skip
+
+    # --- regions: what each holds and has room for
+
+    @property
+    def _is_shared(self) -> bool:
+        return any(part.shares_with is not None for part, _, _ in self._layout)
+
+    def _region_rooms(self) -> list[int]:
+        """Keys that each region was planned for."""
+        headroom = float(self._plan.targets.get("headroom") or 1.0)
+        return [max(FEW_KEYS, math.ceil(region.n_keys * headroom)) for region in self._plan.regions]
+
+    def _part_counts(self) -> list[int]:
+        """Keys in each part, in the order of the parts; exact for tables, estimated for cells."""
+        counts = []
+        for number in range(len(self._layout)):
+            inside = self._part_filter(number)
+            counts.append(int(inside.approximate_count()))
+            inside._detach()
+        return counts
+
+    def _region_counts(self) -> list[int]:
+        """Keys in each region now; where nothing tells them apart, by the shares they were planned with."""
+        regions = self._plan.regions
+        counts: list[int | None] = [None] * len(regions)
+        if not self._is_shared:
+            for (part, _, _), n_keys in zip(self._layout, self._part_counts(), strict=True):
+                if part.role == MEMBER:
+                    counts[part.region] = n_keys
+        rest = max(0, len(self) - sum(n for n in counts if n is not None))
+        unknown = sum(region.key_share for region, n in zip(regions, counts, strict=True) if n is None)
+        return [
+            n if n is not None else round(rest * region.key_share / unknown) if unknown else 0
+            for region, n in zip(regions, counts, strict=True)
+        ]
+
+    def _slack(self, share: float) -> int:
+        """Keys that may come, wherever they fall, before any part holds more than ``share`` of its planned number."""
+        least = int(share * (self.capacity or 0)) - len(self)
+        if self._is_shared:
+            return least
+        rooms = self._region_rooms()
+        for (part, _, _), n_keys in zip(self._layout, self._part_counts(), strict=True):
+            if part.role == MEMBER:
+                least = min(least, int(share * rooms[part.region]) - n_keys)
+            elif part.role == DELETED and part.kind != format.KIND_EXACT:
+                least = min(least, math.ceil(rooms[part.region] * self._plan.deletions) - n_keys)
+        return least
 
     # --- opening
 
@@ -288,6 +391,11 @@ class LearnedFilter(CompositeCore, Filter):
     def nbytes(self) -> int:
         """Bytes of model, filters and directory; the explanatory text in the file is not counted."""
         return 0 if self.closed else self._n_bytes
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the model, which ``nbytes`` counts too."""
+        return 0 if self.closed else int(DIRECTORY.unpack_from(self._payload())[-4])
 
     @property
     def false_negatives(self) -> bool:

@@ -4,7 +4,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from dlbf.kernels.hashing import hash64_many
 from dlbf.kernels.keys import read_keys
-from dlbf.learned.assembly import MEMBER, build_parts, composite_bytes
+from dlbf.learned.assembly import FEW_KEYS, FLAG_HIDES_SCORE, FLAG_OWN_KEYS, MEMBER, build_parts, composite_bytes
 from dlbf.learned.explanation import Alternative, Explanation, Region
 from dlbf.learned.filter import LearnedFilter, predicted_rates
 from dlbf.models import Model, no_model, train
 from dlbf.theory import Plan, get_design, plan, shares_from_scores
 
-__all__ = ["fit"]
+__all__ = ["Prepared", "fit", "prepare"]
 
 Progress = Callable[[str, float], None]
 Scores = npt.NDArray[np.int32]
@@ -101,6 +101,95 @@ def fit(
     progress: Any,
 ) -> LearnedFilter:
     """See :meth:`dlbf.LearnedFilter.fit`."""
+    report = _reporter(progress)
+    report("reading keys", 0.0)
+    key_list = _distinct(_as_list(keys))
+    prepared = prepare(
+        key_list,
+        negatives,
+        fpr=fpr,
+        deletability=deletability,
+        adversarial_fpr=adversarial_fpr,
+        design=design,
+        model=model,
+        counter_bits=counter_bits,
+        bits_per_key=bits_per_key,
+        headroom=headroom,
+        deletions=deletions,
+        secret=secret,
+        random_state=random_state,
+        max_model_bytes=max_model_bytes,
+        progress=report,
+    )
+    report("filling", 0.0)
+    prepared.filter.update(key_list)
+    report("measuring", 0.5)
+    final = prepared.measured(prepared.filter)
+    report("done", 1.0)
+    return final
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A learned filter that is planned and laid out, and still empty.
+
+    Attributes
+    ----------
+    filter : LearnedFilter
+        Empty; somebody fills it.
+    held : list of bytes
+        Negatives that the model has not seen.
+    """
+
+    filter: LearnedFilter
+    held: list[bytes]
+    explain: Callable[[LearnedFilter | None], Explanation]
+
+    def measured(self, filled: LearnedFilter) -> LearnedFilter:
+        """``filled``, which was ``filter``, with what the held-out negatives show in its plan."""
+        # The text of the plan grows by what was measured: lay the parts out anew around it.
+        return filled._with_plan(self.explain(filled))
+
+
+def prepare(
+    key_list: list[bytes],
+    negatives: Iterable[Any],
+    *,
+    fpr: float | None,
+    deletability: float | None,
+    adversarial_fpr: float,
+    design: str,
+    model: str | Model | None,
+    counter_bits: int | None,
+    bits_per_key: float | None,
+    headroom: float,
+    deletions: float,
+    secret: bytes | None,
+    random_state: int,
+    max_model_bytes: int | None,
+    progress: Any,
+    n_keys: int | None = None,
+    spare: float = 0.0,
+    compare: bool = True,
+) -> Prepared:
+    """Train, plan and lay out a learned filter without filling it.
+
+    Parameters
+    ----------
+    key_list : list of bytes
+        Distinct keys: all that will be stored, or a random sample of them.
+    n_keys : int, optional
+        How many will be stored, if ``key_list`` is a sample.
+    spare : float
+        Room in each region for so many standard deviations more than its share: where keys come and go, or are a
+        sample, the regions' shares are not exact.
+    compare : bool
+        Also plan what else was possible, for people to see.
+
+    Notes
+    -----
+    The other parameters are those of :meth:`dlbf.LearnedFilter.fit`.
+    """
     _check(fpr, bits_per_key, deletability, adversarial_fpr, headroom, design)
     row = get_design(design)
     if row.keyed and secret is None:
@@ -111,8 +200,6 @@ def fit(
     if deletability is None:
         deletability = 0.9 if design == "auto" and bits_per_key is None else 0.0
     report = _reporter(progress)
-    report("reading keys", 0.0)
-    key_list = _distinct(_as_list(keys))
     negative_list = _as_list(negatives)
     if not key_list:
         raise ValueError("no keys to fit: pass at least one, or use a plain filter such as dlbf.CuckooFilter")
@@ -144,16 +231,16 @@ def fit(
         )
         warnings.warn(notes[-1], stacklevel=3)
 
+    total = max(n_keys or 0, len(key_list))
     chosen = _model(
         model, row.learned and n_held >= 2, key_list, learnt, held, goal, deletability, random_state,
-        max_model_bytes, secret, row.hides_score, report,
+        max_model_bytes, secret, row.hides_score, total, report,
     )  # fmt: skip
     report("scoring", 0.0)
     key_scores = _scores(chosen, key_list, secret, row.hides_score)
     held_scores = _scores(chosen, held, secret, row.hides_score)
     report("planning", 0.0)
-    n_keys = len(key_list)
-    model_bits = 8 * chosen.nbytes / n_keys
+    model_bits = 8 * chosen.nbytes / total
     aim = fpr
     if fpr is not None and chosen.kind != "none":
         # A rate f measured on n held-out negatives is uncertain by sqrt(f / n), and thresholds and model were chosen by
@@ -182,7 +269,7 @@ def fit(
     found = _feasible(design, arguments)
     if bits_per_key is not None:
         found = _within_budget(design, arguments, found, edges, key_scores, headroom, bits_per_key, chosen)
-    alternatives = _alternatives(design, found, arguments, chosen)
+    alternatives = _alternatives(design, found, arguments, chosen) if compare else []
     if design == "auto" and len(found.regions) == 1 and chosen.kind != "none":
         alternatives.insert(0, Alternative(f"{chosen.kind} model", found.bits, "saves less than it costs"))
         chosen = no_model()
@@ -191,9 +278,9 @@ def fit(
     if chosen.kind != "none":
         coarse_keys, coarse_queries, _ = shares_from_scores(key_scores, held_scores, KEPT_BINS)
         bins = tuple((round(float(k), 6), round(float(q), 6)) for k, q in zip(coarse_keys, coarse_queries, strict=True))
-    return _build(
+    return _lay_out(
         found, edges, chosen, key_list, held, headroom, secret, fpr if fpr is not None else found.fpr, targets,
-        alternatives, notes, bins, report,
+        alternatives, notes, bins, total, spare,
     )  # fmt: skip
 
 
@@ -258,6 +345,7 @@ def _model(
     max_bytes: int | None,
     secret: bytes | None,
     hides_score: bool,
+    n_keys: int,
     report: Progress,
 ) -> Model:
     if isinstance(model, Model) and wanted:
@@ -275,7 +363,7 @@ def _model(
         validation=held,
         fpr=fpr,
         deletability=deletability,
-        n_keys=len(keys),
+        n_keys=n_keys,
         random_state=random_state,
         progress=report,
         secret=secret,
@@ -318,7 +406,7 @@ def _alternatives(design: str, found: Plan, arguments: dict[str, Any], model: Mo
     return others
 
 
-def _build(
+def _lay_out(
     found: Plan,
     edges: npt.NDArray[np.int64],
     model: Model,
@@ -331,8 +419,9 @@ def _build(
     alternatives: list[Alternative],
     notes: list[str],
     bins: tuple[tuple[float, float], ...],
-    report: Progress,
-) -> LearnedFilter:
+    n_keys: int,
+    spare: float,
+) -> Prepared:
     row = get_design(found.design)
     n_regions = len(found.regions)
     thresholds = _thresholds(found, edges)
@@ -343,9 +432,11 @@ def _build(
     regions_of_held = np.searchsorted(thresholds, _scores(model, held, secret, hides), side="right")
     key_counts = [int(n) for n in np.bincount(regions_of_keys, minlength=n_regions)]
     held_counts = np.bincount(regions_of_held, minlength=n_regions)
-    parts = build_parts(found, key_counts, headroom)
-    capacity = math.ceil(len(keys) * headroom)
-    full_counts = [math.ceil(n * headroom) for n in key_counts]
+    scale = n_keys / len(keys)
+    sizes = [math.ceil(scale * (n + spare * math.sqrt(n))) + (FEW_KEYS if spare else 0) for n in key_counts]
+    parts = build_parts(found, sizes, headroom)
+    capacity = math.ceil(n_keys * headroom)
+    full_counts = [math.ceil(n * headroom) for n in sizes]
     initial, members = predicted_rates(parts, full_counts)
     key_shares = np.array(key_counts) / max(1, len(keys))
     query_shares = held_counts / max(1, len(held)) if len(held) else np.array([r.query_share for r in found.regions])
@@ -375,7 +466,7 @@ def _build(
                 gone = 1 - float(key_shares @ rates) if row.deletable else 0.0
             if found.design == "dlbf":
                 gone = found.deletability
-        total = 8 * (filter_.nbytes if filter_ is not None else 0) / len(keys)
+        total = 8 * composite_bytes(parts, model.nbytes) / n_keys
         return Explanation(
             design=found.design,
             fpr=predicted_fpr,
@@ -384,9 +475,9 @@ def _build(
             # A score that nobody can see or choose cannot be forged: the ordinary rate is all there is.
             adversarial_fpr=predicted_fpr if hides else float(max(rates)),
             bits_per_key=total,
-            model_bits_per_key=8 * model.nbytes / len(keys),
+            model_bits_per_key=8 * model.nbytes / n_keys,
             model=f"{model.kind}, {model.nbytes:,} bytes" if model.kind != "none" else "no model",
-            n_keys=len(keys),
+            n_keys=n_keys,
             initial_base=bases.get((0, 0)),
             initial_fpr=initial,
             initial_bytes=n_bytes.get((0, 0), 0),
@@ -398,7 +489,7 @@ def _build(
                     key_share=float(key_shares[r]),
                     query_share=float(query_shares[r]),
                     base=bases.get((MEMBER, r), "all"),
-                    n_keys=key_counts[r],
+                    n_keys=sizes[r],
                     n_bytes=n_bytes.get((MEMBER, r), 0),
                     fpr=members[r],
                     measured_fpr=measured[r],
@@ -415,13 +506,6 @@ def _build(
             held_out=len(held),
         )
 
-    report("filling", 0.0)
-    arguments = (parts, thresholds, model, hides)
-    made = LearnedFilter._assemble(*arguments, explain(None), capacity, fpr_target, secret)
-    made.update(keys)
-    report("measuring", 0.5)
-    # The text of the plan has grown by what was measured: lay the parts out anew around it.
-    final = LearnedFilter._assemble(*arguments, explain(made), capacity, fpr_target, secret)
-    made._pour(final)
-    report("done", 1.0)
-    return final
+    flags = FLAG_HIDES_SCORE * hides | FLAG_OWN_KEYS * (secret is not None)
+    made = LearnedFilter._assemble(parts, thresholds, model, flags, explain(None), capacity, fpr_target, secret)
+    return Prepared(made, held, explain)

@@ -10,15 +10,14 @@ import crash_harness as harness
 import lmdb
 import pytest
 
-from dlbf.storage import Store, generations, replica, steps
+from dlbf.storage import Store, steps
 
 FOLDER = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
 
 
 @pytest.fixture
 def path(monkeypatch):
-    monkeypatch.setattr(generations, "MIN_CAPACITY", 64)
-    monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 3000)
+    harness.make_everything_happen_often(monkeypatch.setattr)
     folder = tempfile.mkdtemp(dir=FOLDER)
     yield Path(folder) / "store"
     shutil.rmtree(folder)

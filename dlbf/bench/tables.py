@@ -1,0 +1,546 @@
+"""The tables of README and docs, made from recorded figures.
+
+A *section* is a command of ``dlbf bench``; its output is recorded as ``docs/figures/SECTION.json``, with the machine
+and the commit.  A *table* is made from such a record.  In a markdown file it stands between markers, and so does a
+figure in running text::
+
+    <!-- table: peers -->
+    (this is written by ``make tables``)
+    <!-- end -->
+
+    It takes <!-- figure: learned/sizes/0/bits_per_key:.2f -->0.89<!-- end --> bits per key.
+
+The first part of a figure is the section, the others lead into its record; after the colon is a Python format.
+``make tables SECTIONS="filters store"`` measures those sections anew and rewrites every file; without sections it only
+rewrites.  A test fails when a file is not what the records give.
+
+A section may bring tables of its own: a record with ``{"tables": {"name": {"headings": [...], "rows": [[...]]}}}``.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SECTIONS", "TABLES", "Section", "Table", "main", "record", "render", "rewrite"]
+
+ROOT = Path(__file__).parents[2]
+FIGURES_FOLDER = "docs/figures"
+BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
+INLINE = re.compile(r"(<!-- figure: (?P<path>[^:>]+):(?P<format>[^ >]*) -->)(?P<body>[^<]*)(<!-- end -->)")
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A command whose output is recorded.
+
+    Attributes
+    ----------
+    arguments : tuple of str
+        What follows ``dlbf bench``.
+    made_keys : bool
+        Measure on keys made here, even if there is a folder of real ones.
+    by_default : bool
+        Part of ``make tables SECTIONS=all``.
+    """
+
+    arguments: tuple[str, ...]
+    made_keys: bool = False
+    by_default: bool = True
+
+    @property
+    def command(self) -> str:
+        """What a reader types to repeat it."""
+        return shlex.join(("dlbf", "bench", *self.arguments))
+
+
+SECTIONS = {
+    "filters": Section(("filters",), made_keys=True),
+    "models": Section(("models",)),
+    "learned": Section(("learned", "--only", "sizes", "--only", "queries", "--only", "fit")),
+    "designs": Section(("learned", "--keys", "20000", "--only", "designs"), made_keys=True),
+    "store": Section(("store",)),
+    "scale": Section(("scale",), made_keys=True),
+    "scale-large": Section(("scale", "--max-keys", "3e7"), made_keys=True, by_default=False),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of one section, or of none if it is computed."""
+
+    section: str | None
+    make: Callable[[Record], tuple[Sequence[str], Sequence[Sequence[str]]]]
+
+
+# --- cells
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """A number for a cell."""
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def percent(value: float | None, digits: int = 2) -> str:
+    """A share for a cell."""
+    return "-" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def ratio(value: Sequence[float] | None) -> str:
+    """A ratio with its quartiles."""
+    return "-" if value is None else f"{value[0]:.2f} ({value[1]:.2f}-{value[2]:.2f})"
+
+
+def met(row: Record) -> str:
+    """Whether a bar is met."""
+    return "met" if row["met"] else "**missed**"
+
+
+# --- tables
+
+PEERS_SHOWN = (
+    "LearnedFilter", "CuckooFilter", "CountingBloomFilter", "rbloom", "fastbloom-rs", "fastbloom-rs counting",
+    "pybloomfiltermmap3", "pyfusefilter Fuse8",
+)  # fmt: skip
+
+
+def _peers(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = {row["name"]: row for row in record["rows"]}
+    shown = []
+    for name in PEERS_SHOWN:
+        row = rows[name]
+        title = f"dlbf `{name}`" if row["keeps"].endswith("checksummed") else name
+        if row["error"]:
+            shown.append([title, *["-"] * 5, f"did not run: {row['error']}"])
+            continue
+        shown.append(
+            [
+                title,
+                number(row["bits_per_key"], 1),
+                percent(row["fpr"]),
+                number(row["query_absent_ns"]),
+                number(row["batch_absent_ns"]),
+                "no" if "remove" in row["cannot"] else "yes",
+                row["keeps"],
+            ]
+        )
+    headings = ("filter", "bits per key", "measured FPR", "ns per `in`", "ns per key, batch", "deletes", "kept as")
+    return headings, shown
+
+
+def _filters(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    shown = []
+    for row in record["rows"]:
+        title = f"{row['name']} {row['version']}"
+        if row["error"]:
+            shown.append([title, *["-"] * 9, f"did not run: {row['error']}"])
+            continue
+        shown.append(
+            [
+                title,
+                number(row["bits_per_key"], 1),
+                percent(row["fpr"]),
+                number(row["add_ns"]),
+                number(row["query_absent_ns"]),
+                ratio(row["query_absent_ratio"]),
+                number(row["query_present_ns"]),
+                number(row["batch_absent_ns"]),
+                ratio(row["batch_absent_ratio"]),
+                number(row["remove_ns"]),
+                ", ".join(row["cannot"]) or "-",
+            ]
+        )
+    return (
+        ("filter", "bits per key", "FPR", "add, ns", "absent, ns", "to rbloom", "present, ns", "batch, ns",
+         "to rbloom's `in`", "remove, ns", "cannot"),
+        shown,
+    )  # fmt: skip
+
+
+def _which_filter(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    import dlbf
+
+    n = 1_000_000
+    words = {
+        "CuckooFilter": ("yes", "the smallest deletable filter, smaller than a Bloom filter below about 2 %"),
+        "CountingBloomFilter": (
+            "yes", "keys added many times, `count(key)`, filters that may be overfilled, fastest batches"
+        ),
+        "SuccinctCountingFilter": (
+            "yes", "the same counts in half the space, asked as fast as a `BloomFilter`; up to its capacity"
+        ),
+        "DLeftFilter": ("yes", "keys added many times at half the size of counters"),
+        "DeletableBloomFilter": ("most", "a Bloom filter that can forget where nothing collides"),
+        "BloomFilter": ("no", "the fastest single query"),
+    }  # fmt: skip
+    rows = [
+        [
+            f"`{name}`",
+            " / ".join(f"{8 * getattr(dlbf, name)(n, fpr).nbytes / n:.1f}" for fpr in (0.01, 0.001)),
+            removes,
+            use,
+        ]
+        for name, (removes, use) in words.items()
+    ]
+    rows.append(["`ExactSet`", "the keys", "yes", "no false positives at all"])
+    return ("class", "bits per key at 1 % / 0.1 %", "removes", "choose it for"), rows
+
+
+def _learned_sizes(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [
+        [
+            row["split"],
+            f"{row['keys']:,}",
+            f"{100 * row['fpr_target']:g} %, D ≥ {row['deletability_target']:g}",
+            f"**{row['bits_per_key']:.2f}**",
+            percent(row["fpr"], 3),
+            number(row["deletability"], 3),
+            str(row["lost_keys"]),
+            row["model"],
+        ]
+        for row in record["sizes"]
+    ]
+    headings = ("split", "keys", "target", "bits per key", "FPR", "deletability", "lost keys", "model")
+    return headings, rows
+
+
+def _learned_speed(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    times = record["queries"]
+    rows = []
+    for title, name in (
+        ("`key in lf`", "learned"), ("`lf.contains_many`, per key", "learned, batch"),
+        ("`key in CuckooFilter`", "CuckooFilter"), ("rbloom", "rbloom"),
+    ):  # fmt: skip
+        if f"{name} ns" not in times:
+            rows.append([title, "-", str(times.get(name, "did not run"))])
+            continue
+        against = times.get(f"{name} / rbloom")
+        rows.append([title, number(times[f"{name} ns"]), "1" if name == "rbloom" else ratio(against)])
+    if "learnedbf ns" in times:
+        rows.append(
+            ["learnedbf, one row", number(times["learnedbf ns"]),
+             f"{times['learnedbf / learned']:,.0f} times `key in lf`"]
+        )  # fmt: skip
+    else:
+        rows.append(["learnedbf, one row", "-", str(times["learnedbf"])])
+    return ("absent key", "ns", "to rbloom"), rows
+
+
+def _learned_fit(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    fit = record["fit"]
+    rows = [
+        [f"`LearnedFilter.fit`, model `{kind}`", f"{fit[f'fit {kind} s']:.1f}",
+         f"{fit[f'fit {kind} / scikit-learn']:.2f}"]
+        for kind in ("ngram", "auto")
+    ]  # fmt: skip
+    rows.append(["HashingVectorizer (3-grams) and SGDClassifier", f"{fit['scikit-learn s']:.1f}", "1"])
+    heading = f"fitting {fit['keys']:,} keys and {fit['negatives']:,} negatives; {fit['peak MiB']:,.0f} MiB at most"
+    return (heading, "seconds", "to scikit-learn"), rows
+
+
+def _designs(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def pair(row: Record, name: str) -> str:
+        return "-" if row[name] is None else f"{row[name]:.5f} ({row[f'{name}_planned']:.5f})"
+
+    rows = []
+    for row in record["designs"]:
+        if "error" in row:
+            rows.append([row["design"], row["error"], *["-"] * 5])
+            continue
+        cells = [pair(row, name) for name in ("fpr", "fnr", "deletability", "adversarial_fpr")]
+        rows.append([row["design"], f"{row['bits_per_key']:.2f}", *cells, number(row["query_absent_ns"])])
+    return ("design", "bits per key", "FPR", "FNR", "deletability", "forged keys that pass", "ns"), rows
+
+
+def _models_worth(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [
+        [
+            row["split"],
+            f"{row['nbytes']:,}",
+            f"int{row['weight_bits']}",
+            f"{row['kl']:.2f}",
+            *(f"{row[name]:.2f}" for name in ("bits_0.01_0", "bits_0.001_0", "bits_0.01_0.9", "bits_0.001_0.9")),
+            f"{row['kl_float']:.2f} / {row['kl_integer']:.2f}",
+        ]
+        for row in record["quality"]
+    ]
+    targets = [f"{fpr} %, {how}" for how in ("D free", "D = 0.9") for fpr in ("1", "0.1")]
+    return ("split", "bytes", "weights", "KL", *targets, "KL as trained / as integers"), rows
+
+
+def _models_time(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [
+        [
+            f"`{row['kind']}`, {row['form']}, {row['nbytes']:,} bytes",
+            *(f"{row[name]:,.0f} ns" for name in ("score_ns", "score_many_ns", "lmdb_miss_ns")),
+            f"{row['score_ratio']:.3f} / {row['score_many_ratio']:.3f}",
+            f"{row['predict_ns'] / row['score_ns']:,.0f}" if "predict_ns" in row else "-",
+        ]
+        for row in record["speed"]
+    ]
+    headings = ("model", "`score`", "`score_many`, per key", "LMDB miss", "ratios", "scikit-learn, one row, to `score`")
+    return headings, rows
+
+
+def _store_engines(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [
+        [name, fact.get("version", "-"), "-", "-", f"did not run: {fact['error']}"]
+        if fact["error"]
+        else [
+            name,
+            fact["version"],
+            number(fact["load_us_per_key"], 1),
+            number(fact["filter_bits_per_key"], 1),
+            ", ".join(fact["cannot"]) or "-",
+        ]
+        for name, fact in record["engines"].items()
+    ]
+    return ("store", "version", "load, µs per key", "filter, bits per key", "cannot"), rows
+
+
+def _store(temperature: str) -> Callable[[Record], tuple[Sequence[str], Sequence[Sequence[str]]]]:
+    def make(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        names = [name for name, fact in record["engines"].items() if not fact["error"]]
+        rows = []
+        for case in record["cases"]:
+            if case["temperature"] != temperature:
+                continue
+            times = case["ns"]
+            best = min(times, key=times.__getitem__)
+            cells = []
+            for name in names:
+                if name not in times:
+                    cells.append("-")
+                    continue
+                text = f"{times[name] / 1000:,.2f}"
+                if temperature == "cold":
+                    text += f" ({case['pages'][name]:.2f})"
+                cells.append(f"**{text}**" if name == best else text)
+            spread = case["ratio"].get("dlbf Store")
+            rows.append([f"{case['mix']}, {100 * case['absent_share']:.0f} %", *cells, ratio(spread)])
+        return ("mix, absent reads", *names, "dlbf Store to py-lmdb"), rows
+
+    return make
+
+
+def _store_bars(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [
+        [
+            f"{row['mix']}, {100 * row['absent_share']:.0f} %",
+            row["temperature"],
+            row["against"],
+            f"{row['ratio']:.2f}",
+            f"{row['at_most']:g}",
+            met(row),
+        ]
+        for row in record["bars"]
+    ]
+    return ("mix, absent reads", "", "compared with", "time of dlbf Store to it", "at most", ""), rows
+
+
+def _scale(figure: str) -> Callable[[Record], tuple[Sequence[str], Sequence[Sequence[str]]]]:
+    def make(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        sizes = record["sizes"]
+        rows = [
+            [
+                name,
+                *(number(size["filters"][name][figure], 1 if figure == "bits" else 0) for size in sizes),
+                f"{record['slopes'][name][figure]:+.3f}",
+            ]
+            for name, filters in sizes[0]["filters"].items()
+            if figure in filters
+        ]
+        return ("filter", *(f"{size['keys']:,}" for size in sizes), "slope"), rows
+
+    return make
+
+
+def _scale_store(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    from dlbf.bench.scale import STORE_FIGURES
+
+    rows = []
+    for figure, (title, unit) in STORE_FIGURES.items():
+        slope = record["store_slopes"].get(figure)
+        values = [number(size["store"][figure], 0 if unit == "ns" else 2) for size in record["sizes"]]
+        rows.append([f"{title}, {unit}", *values, "-" if slope is None else f"{slope:+.3f}"])
+    peaks = [number(size["peak_bytes"] / 2**20) for size in record["sizes"]]
+    rows.append(["peak memory of measuring all of it, MiB", *peaks, "-"])
+    return ("", *(f"{size['keys']:,}" for size in record["sizes"]), "slope"), rows
+
+
+def _scale_bars(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [[row["what"], f"{row['growth']:.2f}", f"{row['at_most']:.2f}", met(row)] for row in record["bars"]]
+    return ("what", "growth from a million keys to the largest set", "at most", ""), rows
+
+
+TABLES = {
+    "which-filter": Table(None, _which_filter),
+    "peers": Table("filters", _peers),
+    "filters": Table("filters", _filters),
+    "learned-sizes": Table("learned", _learned_sizes),
+    "learned-speed": Table("learned", _learned_speed),
+    "learned-fit": Table("learned", _learned_fit),
+    "designs": Table("designs", _designs),
+    "models-worth": Table("models", _models_worth),
+    "models-time": Table("models", _models_time),
+    "store-engines": Table("store", _store_engines),
+    "store-warm": Table("store", _store("warm")),
+    "store-cold": Table("store", _store("cold")),
+    "store-bars": Table("store", _store_bars),
+    "scale-build": Table("scale-large", _scale("build")),
+    "scale-absent": Table("scale-large", _scale("absent")),
+    "scale-present": Table("scale-large", _scale("present")),
+    "scale-store": Table("scale-large", _scale_store),
+    "scale-bars": Table("scale-large", _scale_bars),
+}
+
+
+# --- records
+
+
+def read_record(section: str, root: Path = ROOT) -> dict[str, Any]:
+    """What was recorded of a section."""
+    path = root / FIGURES_FOLDER / f"{section}.json"
+    if not path.exists():
+        raise FileNotFoundError(f'{path}: not recorded yet; run: make tables SECTIONS="{section}"')
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _without_plans(value: Any) -> Any:
+    """The figures without the explanations, which are long and in no table."""
+    if isinstance(value, dict):
+        return {name: _without_plans(inner) for name, inner in value.items() if name != "plan"}
+    return [_without_plans(inner) for inner in value] if isinstance(value, list) else value
+
+
+def record(name: str, root: Path = ROOT, more: Sequence[str] = ()) -> Path:
+    """Run a section's command and write what it prints.
+
+    Parameters
+    ----------
+    name : str
+        One of ``SECTIONS``.
+    root : path
+        The checkout.
+    more : sequence of str
+        Further arguments of the command.
+    """
+    section = SECTIONS[name]
+    environment = {key: value for key, value in os.environ.items() if not (section.made_keys and key == "DLBF_DATA")}
+    done = subprocess.run(
+        [sys.executable, "-m", "dlbf", "bench", *section.arguments, *more, "--json"],
+        stdout=subprocess.PIPE, text=True, env=environment, check=True,
+    )  # fmt: skip
+    figures = {"command": section.command, **_without_plans(json.loads(done.stdout))}
+    path = root / FIGURES_FOLDER / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(figures, indent=1) + "\n")
+    return path
+
+
+# --- markdown
+
+
+def render(name: str, root: Path = ROOT) -> str:
+    """A table as markdown, and under it where its figures come from."""
+    known = TABLES.get(name)
+    if known is not None:
+        found: dict[str, Any] = {} if known.section is None else read_record(known.section, root)
+        headings, rows = known.make(found)
+    else:
+        for path in sorted((root / FIGURES_FOLDER).glob("*.json")):
+            found = json.loads(path.read_text())
+            if name in found.get("tables", {}):
+                headings, rows = found["tables"][name]["headings"], found["tables"][name]["rows"]
+                break
+        else:
+            raise KeyError(f"no table {name!r}; there are: {', '.join(sorted(TABLES))}, and those that records bring")
+    lines = [f"| {' | '.join(headings)} |", "|" + "|".join(_alignment(rows, i) for i in range(len(headings))) + "|"]
+    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in map(str, row))} |" for row in rows]
+    if "machine" in found:
+        where = found["machine"]
+        data = f"; {found['data']}" if "data" in found else ""
+        lines += [
+            "",
+            f"<sub>`{found['command']}`{data}; {where['processor']}, {where['cores']} cores, {where['memory']}, "
+            f"Python {where['python']}, commit {where['commit']}, {where['date']}</sub>",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _alignment(rows: Sequence[Sequence[str]], column: int) -> str:
+    """Numbers to the right."""
+    cells = [str(row[column]).strip("*") for row in rows if str(row[column]) not in ("-", "")]
+    return "---:" if cells and all(re.match(r"[+<-]?\d", cell) for cell in cells) else "---"
+
+
+def figure(path: str, spec: str, root: Path = ROOT) -> str:
+    """One recorded number: a path into a section's record and a Python format."""
+    section, *steps = path.strip().split("/")
+    value: Any = read_record(section, root)
+    for step in steps:
+        value = value[int(step)] if isinstance(value, list) else value[step]
+    return format(value, spec)
+
+
+def rewrite(text: str, root: Path = ROOT) -> str:
+    """A markdown file with every table and figure as the records give it."""
+    text = BLOCK.sub(lambda found: found[1] + render(found["name"], root) + found[4], text)
+    return INLINE.sub(lambda found: found[1] + figure(found["path"], found["format"], root) + found[5], text)
+
+
+def documents(root: Path = ROOT) -> list[Path]:
+    """README and all pages of the documentation."""
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m dlbf.bench.tables``: record sections, then rewrite the files; 1 if a section failed."""
+    parser = argparse.ArgumentParser(prog="python -m dlbf.bench.tables", description=main.__doc__)
+    parser.add_argument("sections", nargs="*", help=f"all, or some of: {', '.join(SECTIONS)}")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")
+    arguments = parser.parse_args(argv)
+    wanted = list(arguments.sections)
+    if wanted == ["all"]:
+        wanted = [name for name, section in SECTIONS.items() if section.by_default]
+    unknown = sorted(set(wanted) - set(SECTIONS))
+    if unknown:
+        parser.error(f"no section {', '.join(unknown)}; there are: {', '.join(SECTIONS)}")
+    failed = []
+    for name in wanted:
+        start = time.monotonic()
+        print(f"{name}: {SECTIONS[name].command}", flush=True)
+        try:
+            record(name, arguments.root)
+        except (subprocess.CalledProcessError, ValueError, OSError) as error:
+            failed.append(name)
+            print(f"{name}: failed, its old record stays: {error}", flush=True)
+        print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+    for path in documents(arguments.root):
+        text = path.read_text()
+        try:
+            new = rewrite(text, arguments.root)
+        except (OSError, KeyError, IndexError) as error:
+            failed.append(path.name)
+            print(f"{path.name}: left as it is: {error}", flush=True)
+            continue
+        if new != text:
+            path.write_text(new)
+            print(f"{path.name}: rewritten", flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""``dlbf bench``: dlbf beside its peers; one module per section, imported when it is called."""
+
+import click
+
+from dlbf.cli.lazy import LazyGroup
+
+__all__ = ["command"]
+
+# section -> one line of help; the module is ``dlbf.cli.bench.<section>`` and its click command ``command``.
+SECTIONS = {
+    "adversary": "Every attack on every design: what it achieves, and what the defence costs.",
+    "filters": "Classical filters: size, rate and time beside their peers.",
+    "guard": "A guard before RocksDB and other engines: what it saves and costs.",
+    "learned": "Learned filters: every design, the sizes of auto, queries and fitting beside peers.",
+    "models": "What models of several sizes are worth, and what a score costs.",
+    "replay": "A block list's history through a store: keys missed, rate and size after every batch.",
+    "scale": "Cost per key from 100,000 to 30 million keys, and how it grows.",
+    "store": "The store beside py-lmdb, RocksDB and LevelDB on mixes of reads and writes, warm and cold.",
+}
+
+
+@click.group("bench", cls=LazyGroup, package="dlbf.cli.bench", commands_help=SECTIONS)
+def command() -> None:
+    """Measure dlbf beside its peers, same keys, same run."""

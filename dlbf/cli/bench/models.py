@@ -1,0 +1,77 @@
+"""``dlbf bench models``: what models are worth and what a score costs."""
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from dlbf.bench.timing import machine
+from dlbf.cli.bench.output import wide_console, write_json, write_machine
+
+__all__ = ["command"]
+
+
+@click.command("models")
+@click.option("--data", type=click.Path(exists=True, file_okay=False), help="Folder of real URL sets (or DLBF_DATA).")
+@click.option("--keys", "n_keys", default=200_000, show_default=True, help="Keys to make when there is no folder.")
+@click.option("--rounds", default=60, show_default=True, help="Short turns of the timing; the best counts.")
+@click.option("--json", "as_json", is_flag=True, help="Figures for a machine, on standard output.")
+def command(data: str | None, n_keys: int, rounds: int, as_json: bool) -> None:
+    """What models of several sizes are worth, and what a score costs beside an LMDB miss."""
+    from dlbf import models
+    from dlbf.bench import models as models_section
+    from dlbf.bench.data import data_folder, data_words, hard_split, random_split, read_urls
+    from dlbf.bench.keys import listed_urls, ordinary_urls
+
+    folder = data_folder(data)
+    words = data_words(folder, n_keys)
+    with Console(stderr=True).status("reading keys") as status:
+        if folder is None:
+            keys, negatives = list(listed_urls(n_keys)), list(ordinary_urls(n_keys))
+        else:
+            keys, negatives = read_urls(folder)
+        worth = []
+        for split in (random_split(keys, negatives), hard_split(keys, negatives)):
+            worth += models_section.quality(split, say=status.update)
+        status.update("training one model of each kind")
+        sample = (keys[:50_000], negatives[:50_000])
+        trained = [
+            models.train(*sample, kind=kind, max_bytes=8192, progress=False)
+            for kind in ("ngram", "svm", "naive-bayes", "trees")
+        ]
+        status.update("timing")
+        asked = [key for key in negatives if 45 <= len(key) <= 55][:500]
+        speed = models_section.bench_models(trained, asked + keys[:200_000], rounds=rounds)
+    if as_json:
+        write_json({"machine": machine(), "data": words, "quality": worth, "speed": speed})
+        return
+    console = wide_console()
+    table = Table(title="ngram models on negatives nothing was fitted on; bits per key include the model")
+    for heading in (
+        "split",
+        "bytes",
+        "weights",
+        "KL",
+        "1 %",
+        "0.1 %",
+        "1 %, D = 0.9",
+        "0.1 %, D = 0.9",
+        "KL float / int",
+    ):
+        table.add_column(heading, justify="left" if heading == "split" else "right")
+    for row in worth:
+        bits = [f"{row[name]:.2f}" for name in ("bits_0.01_0", "bits_0.001_0", "bits_0.01_0.9", "bits_0.001_0.9")]
+        loss = f"{row['kl_float']:.2f} / {row['kl_integer']:.2f}"
+        table.add_row(row["split"], f"{row['nbytes']}", f"int{row['weight_bits']}", f"{row['kl']:.2f}", *bits, loss)
+    console.print(table)
+    table = Table(
+        title="one score of a 45 to 55-byte key beside begin + get of an absent key in LMDB, 200,000 keys stored"
+    )
+    for heading in ("kind", "bytes", "score", "score_many", "LMDB miss", "ratio", "ratio, many", "predict, one row"):
+        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    for row in speed:
+        times = [f"{row[name]:.0f} ns" for name in ("score_ns", "score_many_ns", "lmdb_miss_ns")]
+        ratios = [f"{row[name]:.3f}" for name in ("score_ratio", "score_many_ratio")]
+        faster = f"{row['predict_ns'] / row['score_ns']:.0f}x" if "predict_ns" in row else "-"
+        table.add_row(f"{row['kind']}, {row['form']}", f"{row['nbytes']}", *times, *ratios, faster)
+    console.print(table)
+    write_machine(machine())

@@ -1,0 +1,39 @@
+"""What the sections of ``dlbf bench`` share when they print."""
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from rich.console import Console
+
+__all__ = ["number", "ratio", "wide_console", "write_json", "write_machine"]
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """A number for a cell; a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def ratio(value: tuple[float, float, float] | None) -> str:
+    """A ratio with its quartiles."""
+    return "-" if value is None else f"{value[0]:.2f} ({value[1]:.2f}-{value[2]:.2f})"
+
+
+def wide_console(width: int = 160) -> Console:
+    """The terminal; so many columns when the output goes to a file."""
+    return Console(width=None if sys.stdout.isatty() else width)
+
+
+def write_json(figures: Mapping[str, Any]) -> None:
+    """Everything, for a machine, on standard output."""
+    click.echo(json.dumps(figures, indent=2))
+
+
+def write_machine(where: Mapping[str, str]) -> None:
+    """The line under every table: where its figures come from."""
+    click.echo(
+        f"{where['processor']}, {where['cores']} cores, {where['memory']}, {where['system']}, "
+        f"Python {where['python']}, dlbf {where['dlbf']}, commit {where['commit']}, {where['date']}"
+    )

@@ -1,0 +1,113 @@
+"""``dlbf bench replay``: a block list's history through a store."""
+
+import json
+import math
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dlbf.bench.timing import machine
+
+__all__ = ["command"]
+
+
+@click.command("replay")
+@click.option("--data", type=click.Path(exists=True, file_okay=False), help="Folder of the history (or DLBF_DATA).")
+@click.option("--batches", "n_batches", type=click.IntRange(min=1), help="Only so many batches of it.")
+@click.option("--keys", "n_keys", default=20_000, show_default=True, help="Keys to make when there is no folder.")
+@click.option("--fpr", default=0.01, show_default=True, help="Target rate of false positives.")
+@click.option("--queries", "n_queries", type=int, help="Absent keys asked for after a batch; default 300 / fpr.")
+@click.option("--design", default="auto", show_default=True, help="Design for the rebuilds.")
+@click.option("--model", default="auto", show_default=True, help="Model for the rebuilds.")
+@click.option("--rebuild/--no-rebuild", default=True, show_default=True, help="Rebuild when the store says so.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it (PNG or SVG).")
+@click.option("--json", "as_json", is_flag=True, help="Figures for a machine, every batch, on standard output.")
+def command(
+    data: str | None,
+    n_batches: int | None,
+    n_keys: int,
+    fpr: float,
+    n_queries: int | None,
+    design: str,
+    model: str,
+    rebuild: bool,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """A block list's history through a store: no key may be missed, the rate must stay below 1.5 x target.
+
+    The history is trace.urls.malicious.tsv of the folder, or is made here.  After every batch all of its keys and a
+    sample of the others are looked up, absent keys are asked for, and the store is rebuilt if it is due.  Exit code 1
+    if something was wrong.
+    """
+    from dlbf.bench.data import data_folder
+    from dlbf.bench.replay import BAR, Row, draw, made_trace, read_trace, replay
+
+    folder = data_folder(data)
+    console = Console(stderr=True)
+    with console.status("reading the history"):
+        if folder is None:
+            changes, absent = made_trace(n_batches or 200, n_keys)
+        else:
+            changes, absent = read_trace(folder)
+    changes = changes[:n_batches]
+    columns = (
+        TextColumn("replaying"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"),
+    )  # fmt: skip
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with tempfile.TemporaryDirectory() as temporary, bar:
+        task = bar.add_task("", total=len(changes), state="")
+        rebuilds = 0
+
+        def show(done: int, row: Row) -> None:
+            nonlocal rebuilds
+            rebuilds += bool(row.rebuilt)
+            state = f"{row.bits_per_key:.1f} bits/key, {row.fpr:.2%}, {rebuilds} rebuilds"
+            bar.update(task, completed=done, state=state)
+
+        result = replay(
+            Path(temporary) / "store", changes, absent, fpr=fpr, n_queries=n_queries, design=design, model=model,
+            rebuild=rebuild, progress=show,
+        )  # fmt: skip
+    if plot is not None:
+        try:
+            draw(result, plot)
+        except ImportError as error:
+            raise click.ClickException(
+                f"the picture needs matplotlib ({error}); install it with: pip install 'dlbf[plot]'"
+            ) from error
+    if as_json:
+        click.echo(json.dumps({"machine": machine()} | result.asdict(), indent=1, allow_nan=False))
+    else:
+        figures = result.summary()
+        lines = (
+            ("history", f"{figures['batches']:,} batches, {'made here' if folder is None else 'real'}"),
+            ("insertions", f"{figures['insertions']:,} ({figures['reinsertions']:,} of keys that had left)"),
+            ("deletions", f"{figures['deletions']:,}"),
+            ("live keys", f"at most {figures['most_live_keys']:,}, {figures['live_keys_at_end']:,} at the end"),
+            ("missed keys", f"{figures['missed_keys']:,}"),
+            (
+                "false positives",
+                f"{figures['fpr_overall']:.3%} of {figures['absent_lookups']:,}; worst batch "
+                f"{figures['fpr_worst_batch']:.3%}, bar {BAR * fpr:.3%}",
+            ),
+            ("deleted, absent", f"{figures['deletability']:.2%} of deleted keys are answered by the filter"),
+            (
+                "bits per live key",
+                f"{figures['bits_per_live_key']:.2f} on average, {figures['bits_per_live_key_at_end']:.2f} at the end "
+                f"(least without a model: {math.log2(1 / fpr):.2f})",
+            ),
+            ("rebuilds", f"{figures['rebuilds']}, {figures['rebuild_seconds']:.0f} s of {figures['seconds']:.0f} s"),
+        )
+        for name, text in lines:
+            click.echo(f"{name:<18} {text}")
+        for problem in result.problems[:20]:
+            click.echo(f"WRONG: {problem}")
+        click.echo("ok" if result.ok else f"{len(result.problems)} problems")
+    if not result.ok:
+        sys.exit(1)

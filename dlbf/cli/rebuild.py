@@ -1,0 +1,111 @@
+"""``dlbf rebuild``: learn a store's filter anew, while the store is in use."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from dlbf.cli.reading import read_keys_from, read_secret
+from dlbf.models.model import KINDS
+from dlbf.theory import DESIGNS
+
+__all__ = ["command"]
+
+USABLE = [name for name, design in DESIGNS.items() if design.deletable]
+PHASES = {
+    "negatives": "collecting absent keys",
+    "scan": "sampling keys",
+    "train": "learning",
+    "build": "building",
+    "measure": "measuring",
+    "switch": "switching",
+}
+
+
+@click.command("rebuild")
+@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--negatives", metavar="FILE", help="Absent keys to learn from, one per line; instead of the traffic's.")
+@click.option("--column", help="Read this column of CSV (or Parquet) instead of lines.")
+@click.option("--design", type=click.Choice(USABLE), default="auto", show_default=True, help="Which filter.")
+@click.option("--model", type=click.Choice(["auto", *KINDS]), default="auto", show_default=True, help="Which model.")
+@click.option("--fpr", type=float, help="A new target rate.")
+@click.option("--deletability", type=float, help="Least share of deleted keys that answer 'absent'; 0.9 for auto.")
+@click.option("--adversarial-fpr", type=float, default=1.0, show_default=True, help="Largest rate for forged keys.")
+@click.option("--allow-false-negatives", is_flag=True, help="Accept a design that may deny a stored key.")
+@click.option("--dry-run", is_flag=True, help="Learn and plan, and change nothing.")
+@click.option("--if-needed", is_flag=True, help="Only if it is due (see `dlbf info`).")
+@click.option("--secret-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="If kept elsewhere.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress, and no report if nothing was done.")
+def command(
+    path: Path,
+    negatives: str | None,
+    column: str | None,
+    design: str,
+    model: str,
+    fpr: float | None,
+    deletability: float | None,
+    adversarial_fpr: float,
+    allow_false_negatives: bool,
+    dry_run: bool,
+    if_needed: bool,
+    secret_file: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Learn the filter of the store in PATH anew, from its keys and the absent keys it was asked for.
+
+    Other processes go on reading and writing; nothing changes for them before the new filter is complete.  Ctrl-C at
+    any time: the old one goes on serving.
+
+    \b
+    dlbf rebuild /var/lib/urls
+    dlbf rebuild /var/lib/urls --if-needed --json     # for cron
+    dlbf rebuild /var/lib/urls --negatives visited.txt.gz --fpr 0.001 --dry-run
+
+    Exit codes: 0 done, or not needed, or dry run; 1 error, the old filter serves; 130 interrupted, the same.
+    """
+    from dlbf.storage import Store
+
+    secret = None if secret_file is None else read_secret(secret_file)
+    absent = None if negatives is None else read_keys_from(negatives, column)
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description:<22}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), console=console, disable=quiet or not console.is_terminal,
+    )  # fmt: skip
+    try:
+        # Its own lookups are not traffic.
+        with Store(path, create=False, secret=secret, sample_misses=False) as store, bar:
+            report = store.rebuild(
+                absent, design, model=model, fpr=fpr, deletability=deletability, adversarial_fpr=adversarial_fpr,
+                dry_run=dry_run, if_needed=if_needed, allow_false_negatives=allow_false_negatives,
+                progress=_shower(bar),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        click.echo("interrupted: nothing was changed, the old filter goes on serving", err=True)
+        sys.exit(130)
+    except (ValueError, ImportError) as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(report.asdict(), indent=2, allow_nan=False))
+    elif report.done or not quiet:
+        click.echo(str(report))
+
+
+def _shower(bar: Progress) -> Callable[[str, int, int], None]:
+    """One line per phase, as they come."""
+    tasks: dict[str, TaskID] = {}
+
+    def show(phase: str, done: int, total: int) -> None:
+        if phase not in tasks:
+            for task in tasks.values():
+                bar.update(task, completed=bar.tasks[task].total)
+            tasks[phase] = bar.add_task(PHASES.get(phase, phase), total=max(1, total))
+        bar.update(tasks[phase], completed=done, total=max(1, total))
+
+    return show

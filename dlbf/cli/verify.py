@@ -1,0 +1,70 @@
+"""``dlbf verify``: read a whole store, or a filter file, and say whether it is as it should be."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dlbf.cli.reading import read_secret
+
+__all__ = ["command"]
+
+
+@click.command("verify")
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.option("--secret-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="If kept elsewhere.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
+    """Compare the filter of the store in PATH with its data, key by key, and check every record.
+
+    Reads and writes of other processes go on.  PATH may also be a filter file: then all its checksums are checked.
+
+    Exit codes: 0 all is well; 1 something is not as it should be (no data is lost: rebuild); 2 bad usage.
+    """
+    secret = None if secret_file is None else read_secret(secret_file)
+    facts = _verify_store(path, secret) if path.is_dir() else _verify_file(path, secret)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        for problem in facts["problems"]:
+            click.echo(f"problem: {problem}")
+        for example in facts["examples"]:
+            click.echo(f"missing: {example}")
+        counted = f"{facts['keys']:,} keys"
+        click.echo(f"{path}: {counted}, ok" if facts["ok"] else f"{path}: {counted}, NOT ok; the data can be read")
+    sys.exit(0 if facts["ok"] else 1)
+
+
+def _verify_store(path: Path, secret: bytes | None) -> dict[str, Any]:
+    from dlbf.storage import Store
+
+    with Store(path, readonly=True, secret=secret) as store:
+        found = store.verify()
+    return {
+        "path": str(path),
+        "ok": found.ok,
+        "keys": found.keys,
+        "missing": found.missing,
+        "extra": found.extra,
+        "problems": list(found.problems),
+        "examples": [key.decode(errors="backslashreplace") for key in found.examples],
+    }
+
+
+def _verify_file(path: Path, secret: bytes | None) -> dict[str, Any]:
+    from dlbf.errors import FormatError
+    from dlbf.filters.files import open_filter
+
+    facts: dict[str, Any] = {"path": str(path), "ok": True, "keys": 0, "missing": 0, "extra": 0}
+    problems = []
+    try:
+        with open_filter(path, secret=secret) as found:
+            found._check_all()
+            facts["keys"] = len(found)
+    except FormatError as error:
+        problems.append(str(error))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    return facts | {"ok": not problems, "problems": problems, "examples": []}

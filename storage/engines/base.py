@@ -1,0 +1,156 @@
+"""What a guard asks of an engine: four methods, and what an adapter may say beyond them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = ["Adapter", "Engine", "PlainAdapter"]
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """The least an engine must do.  Keys and values are bytes.
+
+    Any object with these four methods can be guarded.  To tell a guard more (order, batches, what happens to a write
+    whose writer
+    dies), derive from :class:`Adapter` instead.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dlbf.storage import Guard
+    >>> class Pairs:
+    ...     def __init__(self):
+    ...         self.pairs = []
+    ...     def get(self, key):
+    ...         return next((v for k, v in self.pairs if k == key), None)
+    ...     def put(self, key, value):
+    ...         self.delete(key)
+    ...         self.pairs.append((key, value))
+    ...     def delete(self, key):
+    ...         self.pairs = [pair for pair in self.pairs if pair[0] != key]
+    ...     def scan(self, start):
+    ...         return iter([k for k, _ in self.pairs])
+    >>> with tempfile.TemporaryDirectory() as folder, Guard(Pairs(), folder) as g:
+    ...     g[b"a"] = b"1"
+    ...     g.get(b"a"), g.get(b"b"), g.stats().filtered
+    (b'1', None, 1)
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, None if it is not there."""
+        ...
+
+    def put(self, key: bytes, value: bytes) -> Any:
+        """Store a value; when this returns, every reader sees it."""
+        ...
+
+    def delete(self, key: bytes) -> Any:
+        """Delete a key; nothing happens if it is not there."""
+        ...
+
+    def scan(self, start: bytes) -> Iterator[bytes]:
+        """All keys, each once, in any order.
+
+        Keys that come or go meanwhile may be left out or not; those that stay must be there.  An :class:`Adapter` that
+        is
+        ``ordered`` yields the keys from ``start`` on in the order of bytes; others ignore ``start``.
+        """
+        ...
+
+
+class Adapter(ABC):
+    """An engine that says more about itself; every guard works with one of these.
+
+    Attributes
+    ----------
+    ordered : bool
+        ``scan(start)`` yields the keys from ``start`` on, in the order of bytes.  A rebuild beside writers is then
+        exact; otherwise keys deleted meanwhile stay in the filter until the next one.
+    in_flight : bool
+        A write may still arrive after the process that sent it has failed or died (a network lies in between).  A
+        guard then
+        never takes a key back that it has announced: the filter keeps an entry for nothing, and misses nothing.
+    repeats : bool
+        ``scan`` may yield a key more than once.
+    tells : bool
+        ``delete_many`` says which keys were there, so they need not be asked for before.
+    """
+
+    ordered = False
+    in_flight = True
+    repeats = False
+    tells = False
+
+    @abstractmethod
+    def get(self, key: bytes) -> bytes | None:
+        """See :class:`Engine`."""
+
+    @abstractmethod
+    def put(self, key: bytes, value: bytes) -> Any:
+        """See :class:`Engine`."""
+
+    @abstractmethod
+    def delete(self, key: bytes) -> Any:
+        """See :class:`Engine`."""
+
+    @abstractmethod
+    def scan(self, start: bytes) -> Iterator[bytes]:
+        """See :class:`Engine`."""
+
+    def has(self, key: bytes) -> bool:
+        """Whether a key is there."""
+        return self.get(key) is not None
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Values of many keys."""
+        return [self.get(key) for key in keys]
+
+    def has_many(self, keys: list[bytes]) -> list[bool]:
+        """Which keys are there."""
+        return [self.has(key) for key in keys]
+
+    def put_many(self, items: list[tuple[bytes, bytes]]) -> None:
+        """Store many values."""
+        for key, value in items:
+            self.put(key, value)
+
+    def delete_many(self, keys: list[bytes]) -> list[bool] | None:
+        """Delete many keys; says which were there if the adapter ``tells``."""
+        for key in keys:
+            self.delete(key)
+        return None
+
+    def count(self) -> int | None:
+        """Number of keys, if it is cheap to tell."""
+        return None
+
+    def sync(self) -> None:  # noqa: B027  (an engine that waits by itself has nothing to do here)
+        """Wait until what was deleted is on disk: a key that comes back after a power failure must be in the filter."""
+
+    def identity(self) -> bytes:
+        """Something that another engine, or one that may have lost writes, does not say; empty: unknown."""
+        return b""
+
+
+class PlainAdapter(Adapter):
+    """An :class:`Engine` of which nothing else is known."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def get(self, key: bytes) -> bytes | None:
+        """See :class:`Engine`."""
+        return self.engine.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """See :class:`Engine`."""
+        self.engine.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """See :class:`Engine`."""
+        self.engine.delete(key)
+
+    def scan(self, start: bytes) -> Iterator[bytes]:
+        """See :class:`Engine`."""
+        return self.engine.scan(start)

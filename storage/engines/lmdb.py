@@ -1,0 +1,82 @@
+"""An LMDB environment that exists already and stays its program's."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from dlbf.storage.engines.base import Adapter
+
+__all__ = ["LmdbEngine"]
+
+
+class LmdbEngine(Adapter):
+    """A database of a py-lmdb ``Environment``; for a new one a :class:`dlbf.storage.Store` is faster and simpler.
+
+    Parameters
+    ----------
+    environment : lmdb.Environment
+    database : bytes or handle, optional
+        A named database, made if it does not exist, or what ``open_db`` returned; by default the unnamed one.
+
+    Examples
+    --------
+    >>> import lmdb, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, lmdb.open(folder, max_dbs=1) as env:
+    ...     engine = LmdbEngine(env, b"pairs")
+    ...     engine.put(b"a", b"1")
+    ...     engine.get(b"a"), engine.get(b"b"), list(engine.scan(b""))
+    (b'1', None, [b'a'])
+    """
+
+    ordered = True
+    in_flight = False
+
+    def __init__(self, environment: Any, database: Any = None) -> None:
+        self.environment = environment
+        self.db = environment.open_db(database) if isinstance(database, bytes) else database
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+        with self.environment.begin(db=self.db) as txn:
+            value: bytes | None = txn.get(key) if key else None
+        return value
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Values of many keys, of one moment."""
+        with self.environment.begin(db=self.db) as txn:
+            return [txn.get(key) if key else None for key in keys]
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Store a value."""
+        self.put_many([(key, value)])
+
+    def put_many(self, items: list[tuple[bytes, bytes]]) -> None:
+        """Store many values, in one transaction."""
+        with self.environment.begin(db=self.db, write=True) as txn:
+            for key, value in items:
+                txn.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Delete a key."""
+        self.delete_many([key])
+
+    def delete_many(self, keys: list[bytes]) -> None:
+        """Delete many keys, in one transaction."""
+        with self.environment.begin(db=self.db, write=True) as txn:
+            for key in keys:
+                txn.delete(key)
+
+    def scan(self, start: bytes) -> Iterator[bytes]:
+        """The keys of this moment, in order."""
+        with self.environment.begin(db=self.db) as txn:
+            cursor = txn.cursor()
+            if cursor.set_range(start) if start else cursor.first():
+                yield from cursor.iternext(values=False)
+
+    def count(self) -> int | None:
+        """Number of keys."""
+        with self.environment.begin() as txn:
+            return int((txn.stat(self.db) if self.db is not None else txn.stat())["entries"])
+
+    def sync(self) -> None:
+        """Wait for the disk, whatever the environment's flags."""
+        self.environment.sync(True)

@@ -1,0 +1,59 @@
+"""A dict, or any other mutable mapping of bytes to bytes."""
+
+import os
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from dlbf.storage.engines.base import Adapter
+
+__all__ = ["MappingEngine"]
+
+
+class MappingEngine(Adapter):
+    """A mutable mapping of bytes to bytes.
+
+    Examples
+    --------
+    >>> engine = MappingEngine({b"a": b"1"})
+    >>> engine.get(b"a"), engine.get(b"b"), list(engine.scan(b""))
+    (b'1', None, [b'a'])
+    """
+
+    in_flight = False
+
+    def __init__(self, mapping: MutableMapping[Any, Any]) -> None:
+        self.mapping = mapping
+        # A dict dies with its process: what a filter knows of one says nothing about the next.
+        self._identity = os.urandom(16) if isinstance(mapping, dict) else b""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+        return self.mapping.get(key)
+
+    def has(self, key: bytes) -> bool:
+        """Whether a key is there."""
+        return key in self.mapping
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Store a value."""
+        self.mapping[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Delete a key."""
+        self.mapping.pop(key, None)
+
+    def scan(self, start: bytes) -> Iterator[bytes]:
+        """The keys of now."""
+        keys = list(self.mapping)
+        strange = next((key for key in keys if not isinstance(key, bytes)), b"")
+        if not isinstance(strange, bytes):
+            raise TypeError(f"a guard needs keys of bytes, but the mapping has {strange!r}; encode its keys first")
+        return iter(keys)
+
+    def count(self) -> int | None:
+        """Number of keys."""
+        return len(self.mapping)
+
+    def identity(self) -> bytes:
+        """Another one for every dict, empty for other mappings."""
+        return self._identity

@@ -1,0 +1,99 @@
+"""A table of an SQLite database."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from sqlite3 import Connection
+from typing import Any
+
+from dlbf.errors import StoreError
+from dlbf.storage.engines.base import Adapter
+
+__all__ = ["SqliteEngine"]
+
+
+class SqliteEngine(Adapter):
+    """A table with a unique key column; it is made if it does not exist.
+
+    Parameters
+    ----------
+    connection : sqlite3.Connection
+        Every change is a transaction of its own, so none may be open.
+    table, key, value : str
+        Names of the table and its columns.
+    text : bool
+        Keys are TEXT (UTF-8), not BLOB.
+
+    Examples
+    --------
+    >>> import sqlite3
+    >>> connection = sqlite3.connect(":memory:")
+    >>> engine = SqliteEngine(connection, "pairs")
+    >>> engine.put(b"a", b"1")
+    >>> engine.get(b"a"), engine.get(b"b"), list(engine.scan(b""))
+    (b'1', None, [b'a'])
+    >>> connection.close()
+    """
+
+    ordered = True
+    in_flight = False
+
+    def __init__(
+        self, connection: Connection, table: str, key: str = "key", value: str = "value", text: bool = False
+    ) -> None:
+        self.connection = connection
+        t, k, v = ('"' + name.replace('"', '""') + '"' for name in (table, key, value))
+        kind = "TEXT" if text else "BLOB"
+        self._as_key: Any = bytes.decode if text else bytes
+        self._sql = {
+            "get": f"SELECT {v} FROM {t} WHERE {k} = ?",
+            "has": f"SELECT 1 FROM {t} WHERE {k} = ?",
+            "put": f"INSERT INTO {t} ({k}, {v}) VALUES (?, ?) ON CONFLICT ({k}) DO UPDATE SET {v} = excluded.{v}",
+            "delete": f"DELETE FROM {t} WHERE {k} = ?",
+            # The type as well: SQLite sorts text before blobs, and a key of the other type cannot be asked for.
+            "scan": f"SELECT CAST({k} AS BLOB) FROM {t} WHERE {k} >= ? AND typeof({k}) = '{kind.lower()}' ORDER BY {k}",
+        }
+        self._change(f"CREATE TABLE IF NOT EXISTS {t} ({k} {kind} PRIMARY KEY, {v} BLOB) WITHOUT ROWID", [()])
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+        row = self._find("get", key)
+        return None if row is None else row[0]
+
+    def has(self, key: bytes) -> bool:
+        """Whether a key is there."""
+        return self._find("has", key) is not None
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Store a value."""
+        self.put_many([(key, value)])
+
+    def put_many(self, items: list[tuple[bytes, bytes]]) -> None:
+        """Store many values, in one transaction."""
+        self._change(self._sql["put"], ((self._as_key(key), value) for key, value in items))
+
+    def delete(self, key: bytes) -> None:
+        """Delete a key."""
+        self.delete_many([key])
+
+    def delete_many(self, keys: list[bytes]) -> None:
+        """Delete many keys, in one transaction."""
+        self._change(self._sql["delete"], ((self._as_key(key),) for key in keys))
+
+    def scan(self, start: bytes) -> Iterator[bytes]:
+        """The keys in order."""
+        return (key for (key,) in self.connection.execute(self._sql["scan"], (self._as_key(start),)))
+
+    def _find(self, what: str, key: bytes) -> Any:
+        try:
+            return self.connection.execute(self._sql[what], (self._as_key(key),)).fetchone()
+        except UnicodeDecodeError:
+            return None  # no text, so not a key of this table
+
+    def _change(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        if self.connection.in_transaction:
+            raise StoreError(
+                "the SQLite connection has an open transaction, and undoing it would bring deleted keys back behind "
+                "the guard; commit it first, or give the guard a connection of its own"
+            )
+        with self.connection:
+            self.connection.execute("BEGIN IMMEDIATE")
+            self.connection.executemany(sql, rows)

@@ -1,0 +1,783 @@
+"""The filter of a store before any other engine.
+
+The data stay where they are, in an engine that knows nothing of this; the filter, its journal and its checkpoints are
+in an LMDB environment of the guard's own, and everything there works as in :mod:`dlbf.storage.store`.  What is
+different:
+
+*Order instead of a common transaction.*  A new key is journaled before the engine stores it, a deleted one after the
+engine has deleted it.  So at every moment the filter knows all keys of the engine, and perhaps one batch more.
+
+*One writer.*  From the question whether a key is there to the last step of the change, one thread of one process is at
+work (:mod:`dlbf.storage.intents`); readers never wait.
+
+*Notes.*  The writer notes what it is about to do.  If it dies, the next writer finds the note, asks the engine, and
+takes back what was announced and did not happen.  It does so only if journal and generation prove that the entry is
+still there: an entry for nothing is harmless, taking one out twice is not.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from dlbf.errors import DlbfError, FormatError, StoreError
+from dlbf.kernels.hashing import checksum64
+from dlbf.kernels.keys import read_keys
+from dlbf.kernels.readpath import OperationLog, read_record
+from dlbf.kernels.readpath import operations as operations_of
+from dlbf.storage import steps
+from dlbf.storage.build import Builder
+from dlbf.storage.engines import Adapter, engine_for
+from dlbf.storage.engines.building import builder_for
+from dlbf.storage.intents import ADDING, LOCK_FILE, NO_BOOT, NOTHING, REMOVING, LockFile, Note, boot_id
+from dlbf.storage.layout import (
+    CHECKPOINT_KEY,
+    FLAG_OMITTED,
+    GUARD_KEY,
+    STATE_BROKEN,
+    Checkpoint,
+    GuardInfo,
+    Traffic,
+    journal_key,
+)
+from dlbf.storage.longkeys import Databases, prefix_end
+from dlbf.storage.rebuild import Progress
+from dlbf.storage.replica import DAMAGE, SECRET, Unusable, read_checkpoint
+from dlbf.storage.report import RebuildReport, Verification
+from dlbf.storage.store import Store
+from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
+
+__all__ = ["Guard"]
+
+log = logging.getLogger("dlbf.storage")
+
+# Keys that are changed together: one commit, and one question to the engine, for so many.
+BATCH_KEYS = 8192
+ITEMS_PER_READ = 256
+SYNC_MODES = ("full", "none")
+UNATTACHED = "the engine's keys have not been read yet; run attach()"
+
+
+class Guard(Store):
+    """A mapping of bytes to bytes in any engine; reads of absent keys do not reach it.
+
+    Parameters
+    ----------
+    engine : object
+        What holds the data: see :func:`dlbf.storage.engines.engine_for`.  It stays yours: the guard never closes it.
+    path : path
+        A directory for the filter; it is created if it does not exist.
+    fpr : float, optional
+        Target false-positive rate of the filter, 0.01 for a new guard.
+    attach : bool
+        Read the engine's keys at once if there is no filter that can be used: the guard is new, damaged, or was another
+        engine's.  False: read without the filter until :meth:`attach` or :meth:`rebuild`.
+    progress : callable, optional
+        For that reading: called with the name of the phase, how much is done and how much there is.
+    readonly : bool
+        Read only; the guard must exist.
+    sync : {"full", "none"}
+        What a write waits for.  "full": the guard's journal is on disk before the engine stores a new key.  "none":
+        nothing; after a power failure the keys are read again at the next opening (this needs Linux), a killed
+        process costs nothing.
+    secret, keyed, map_size, max_readers, sample_misses
+        As for :class:`dlbf.storage.Store`.
+
+    Raises
+    ------
+    StoreError
+        If the directory holds something else, or the guard is open in this process already.
+    TypeError
+        If the engine is none.
+
+    Notes
+    -----
+    *Guarantee*: a key that was stored through the guard, or was in the engine when it was attached, is never reported
+    absent, whatever step a process dies at.  *Limit*: all writes must go through guards of this directory.  A guard
+    cannot see that somebody else has put a key into the engine; :meth:`verify` tells, :meth:`rebuild` repairs.
+
+    *Cost of a write*: a counting filter must know whether the key is there.  If it says "absent" that is certain and
+    free; else the engine is asked once (``put(key, value, new=True)`` spares it).  A new or deleted key costs one
+    commit of the guard's environment besides the engine's own.  Overwriting costs no commit.
+
+    *Threads* may share a guard if they may share the engine.  *Processes* each open their own; one of them writes at
+    a time.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> data = {b"apple": b"red"}
+    >>> with Guard(data, folder.name, fpr=0.01) as g:
+    ...     g[b"banana"] = b"yellow"
+    ...     g.get(b"apple"), g.get(b"cherry"), g.stats().filtered, g.verify().ok
+    (b'red', None, 1, True)
+    >>> sorted(data)
+    [b'apple', b'banana']
+    >>> folder.cleanup()
+    """
+
+    _PLAIN_KEY_BYTES = 0
+    _IS_GUARD = True
+
+    def __init__(
+        self,
+        engine: Any,
+        path: str | os.PathLike[str],
+        fpr: float | None = None,
+        *,
+        attach: bool = True,
+        progress: Progress | None = None,
+        readonly: bool = False,
+        sync: str = "full",
+        secret: bytes | None = None,
+        keyed: bool = True,
+        map_size: int | None = None,
+        max_readers: int = 254,
+        sample_misses: bool | int = True,
+    ) -> None:
+        if sync not in SYNC_MODES:
+            raise ValueError(f"sync must be one of {', '.join(SYNC_MODES)}, found {sync!r}")
+        self._boot = boot_id()
+        if sync == "none" and self._boot is None:
+            raise ValueError('sync="none" needs a system that tells one boot from another (Linux); use sync="full"')
+        self.engine: Adapter = engine_for(engine)
+        self._sync = sync == "full"
+        self._mutex = threading.RLock()
+        self._depth = 0
+        self._lock_file: LockFile | None = None
+        self._opened = False
+        self._scanned_identity = b""
+        folder = Path(path)
+        if not readonly:
+            folder.mkdir(parents=True, exist_ok=True)
+        is_new = not (folder / LOCK_FILE).exists()
+        try:
+            self._lock_file = LockFile(folder, readonly)
+        except FileNotFoundError:
+            raise StoreError(
+                f"{folder}: there is no guard; expected a directory with guard.lock. Check the path"
+            ) from None
+        options: dict[str, Any] = {
+            "readonly": readonly,
+            "sync": sync,
+            "secret": secret,
+            "keyed": keyed,
+            "map_size": map_size,
+            "max_readers": max_readers,
+            "sample_misses": sample_misses,
+        }
+        try:
+            if readonly:
+                self._lock_file.join_users()
+                super().__init__(folder, fpr, **options)
+            else:
+                self._lock_file.lock()
+                try:
+                    self._open_or_discard(folder, fpr, options)
+                finally:
+                    self._lock_file.unlock()
+            self._opened = True
+            self._check_engine(attach and not readonly, progress)
+            if not readonly:
+                with self._guarded():
+                    pass  # what a dead writer left is settled now
+        except BaseException:
+            self._lock_file.close()
+            if is_new and not self._lock_file.path.stat().st_size:
+                self._lock_file.path.unlink()  # somebody else's directory
+            if getattr(self, "_env", None) is not None:
+                self._close()
+            raise
+
+    # --- opening and closing
+
+    def _open_or_discard(self, folder: Path, fpr: float | None, options: dict[str, Any]) -> None:
+        """Open the environment; one that cannot be trusted is put aside, because all of it can be made again."""
+        lock_file = self._lock_file
+        assert lock_file is not None
+        lock_file.join_users()
+        lock_file.read()
+        note = lock_file.note
+        if note.unsynced_boot not in (NO_BOOT, self._boot) and not note.clean_txn:
+            self._discard(folder, "the machine stopped while commits were not on disk")
+        elif lock_file.damaged and lock_file.only_user():
+            # Whether commits were on disk when the machine stopped was written there.
+            self._discard(folder, "guard.lock cannot be read")
+        try:
+            super().__init__(folder, fpr, **options)
+        except StoreError as error:
+            if not isinstance(error.__cause__, (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError)):
+                raise
+            self._discard(folder, f"LMDB cannot open it ({error.__cause__})")
+            super().__init__(folder, fpr, **options)
+        if not lock_file.exists():
+            lock_file.mark(NO_BOOT)
+
+    def _discard(self, folder: Path, reason: str) -> None:
+        lock_file = self._lock_file
+        assert lock_file is not None
+        data = folder / "data.mdb"
+        if not data.exists():
+            return
+        if not lock_file.exists() or not lock_file.only_user():
+            raise StoreError(
+                f"{folder}: the environment cannot be used ({reason}), and it is open in another process or was not "
+                "made by a guard; close it there, or choose another directory"
+            )
+        log.warning("%s: %s; its filter is made again, the old file is kept as data.mdb.damaged", folder, reason)
+        data.replace(folder / "data.mdb.damaged")
+        with contextlib.suppress(FileNotFoundError):
+            (folder / "lock.mdb").unlink()
+        lock_file.note = Note()
+        lock_file.mark(NO_BOOT)
+
+    def _create(self, txn: Any, dbs: Databases, fpr: float, secret: bytes | None, keyed: bool) -> None:
+        super()._create(txn, dbs, fpr, secret, keyed)
+        number = txn.id()
+        unattached = Checkpoint(number, number, number, number, 0, 0, STATE_BROKEN, UNATTACHED)
+        txn.put(CHECKPOINT_KEY, unattached.pack(), db=dbs.meta)
+        txn.put(GUARD_KEY, GuardInfo(self._identity()).pack(), db=dbs.meta)
+
+    def _identity(self) -> bytes:
+        identity = self.engine.identity()
+        # Of any length; only whether it is the same matters.
+        return identity and checksum64(identity).to_bytes(8, "little") + identity[:64]
+
+    def _check_engine(self, attach: bool, progress: Progress | None) -> None:
+        """See whether the filter is this engine's; make it so if ``attach``."""
+        replica = self._replica
+        replica.quiet = attach
+        try:
+            self._check_identity(self._identity())
+            if not attach:
+                return
+            state, reason = self._state()
+            can_repair = replica.kind == DAMAGE or (replica.kind == SECRET and not self._info.secret_elsewhere)
+            if state == "filtering" or not can_repair:
+                return
+            if reason != UNATTACHED:
+                log.warning("%s: reading the engine's keys again: %s", self.path, reason)
+            self.attach(progress)
+        finally:
+            replica.quiet = False
+
+    def _check_identity(self, identity: bytes) -> bool:
+        """Whether the filter was made for the engine of this identity; if not it is used no more."""
+        with self._reading() as txn:
+            record = txn.get(GUARD_KEY, db=self._dbs.meta)
+            checkpoint = read_checkpoint(txn, self._dbs)
+        try:
+            if record is not None and GuardInfo.unpack(record).identity == identity:
+                return True
+        except FormatError:
+            pass
+        if checkpoint is None or checkpoint.state != STATE_BROKEN:
+            self._distrust(
+                "the filter was made for another engine, or for this one before it was started anew; run rebuild()"
+            )
+        return False
+
+    def _distrust(self, reason: str) -> None:
+        """Use the filter no more, in any process if this one may write."""
+        if self.readonly:
+            with self._lock, self._reading() as txn:
+                self._withdraw()
+                self._replica._fail(Unusable(reason), txn)
+            return
+        txn = self._begin_write()
+        try:
+            with self._lock:
+                self._withdraw()
+                self._replica._fail(Unusable(reason), txn)
+            self._commit(txn, OperationLog(), True)
+        finally:
+            self._end_write(txn)
+
+    def _close(self) -> None:
+        lock_file = self._lock_file
+        if self._opened and not self._sync and not self.readonly and lock_file is not None:
+            # Everything to disk, so that a power failure from now on is none of our business.
+            with contextlib.suppress(Exception):
+                self._enter()
+                try:
+                    self._env.sync(True)
+                    lock_file.mark(lock_file.note.unsynced_boot, self._env.info()["last_txnid"])
+                finally:
+                    self._leave()
+        super()._close()
+        if lock_file is not None:
+            lock_file.close()
+
+    # --- one writer at a time
+
+    def _enter(self) -> None:
+        """Become the writer; what a dead one left is settled first."""
+        self._check_process()
+        if self.readonly:
+            raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
+        self._mutex.acquire()
+        self._depth += 1
+        if self._depth > 1:
+            return
+        lock_file = self._lock_file
+        assert lock_file is not None
+        try:
+            lock_file.lock()
+            try:
+                if lock_file.read() and lock_file.note.intent != NOTHING:
+                    self._resolve()
+                if not self._sync and (lock_file.note.unsynced_boot != self._boot or lock_file.note.clean_txn):
+                    assert self._boot is not None
+                    lock_file.mark(self._boot)
+                steps.reached("guard-locked")
+            except BaseException:
+                lock_file.unlock()
+                raise
+        except BaseException:
+            self._depth -= 1
+            self._mutex.release()
+            raise
+
+    def _leave(self) -> None:
+        self._depth -= 1
+        try:
+            if self._depth == 0 and self._lock_file is not None:
+                self._lock_file.unlock()
+        finally:
+            self._mutex.release()
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def _begin_write(self) -> Any:
+        self._enter()
+        try:
+            return super()._begin_write()
+        except BaseException:
+            self._leave()
+            raise
+
+    def _end_write(self, txn: Any) -> None:
+        try:
+            super()._end_write(txn)
+        finally:
+            self._leave()
+
+    # --- changes
+
+    def _journal(self, intent: int, keys: Sequence[bytes], act: Callable[[], object] | None = None) -> None:
+        """Journal that ``keys`` are added or removed; ``act`` is done between the note and the commit."""
+        lock_file = self._lock_file
+        assert lock_file is not None
+        txn = self._begin_write()
+        try:
+            while True:
+                number = txn.id()
+                operations = OperationLog()
+                for key in keys:
+                    if intent == ADDING:
+                        operations.added(key)
+                    else:
+                        operations.removed(key)
+                generation = self._replica.generation if self._replica.filter is not None else 0
+                lock_file.intend(intent, number, generation, keys if intent == REMOVING else ())
+                steps.reached("guard-intent-written")
+                if act is not None:
+                    act()
+                    act = None
+                    steps.reached("guard-engine-written")
+                try:
+                    self._commit(txn, operations, True)
+                    break
+                except lmdb.MapFullError:
+                    txn = self._begin_write_again(txn, number)
+        finally:
+            self._end_write(txn)
+        steps.reached("guard-journaled")
+
+    def _settle(self, n_keys: int) -> None:
+        """A change is complete."""
+        lock_file = self._lock_file
+        assert lock_file is not None
+        lock_file.settle()
+        steps.reached("guard-intent-cleared")
+        self._tend(n_keys)
+
+    def _resolve(self) -> None:
+        """Settle what a writer has noted and did not bring to its end."""
+        lock_file = self._lock_file
+        assert lock_file is not None
+        note = lock_file.note
+        if not self.engine.in_flight:
+            doubtful = self._unfinished(note)
+            try:
+                there = self.engine.has_many(doubtful) if doubtful else []
+            except Exception as error:
+                raise StoreError(
+                    f"{self.path}: a writer died in the middle of a change, and the engine cannot be asked what "
+                    f"became of it ({error}); repair the engine"
+                ) from error
+            gone = [key for key, yes in zip(doubtful, there, strict=True) if not yes]
+            if gone:
+                self._journal(REMOVING, gone)
+                steps.reached("guard-resolved")
+        lock_file.settle()
+
+    def _unfinished(self, note: Note) -> list[bytes]:
+        """Keys that are certainly in the filter, and may not be in the engine."""
+        with self._reading() as txn:
+            checkpoint = read_checkpoint(txn, self._dbs)
+            record = txn.get(journal_key(note.txn_id), db=self._dbs.journal)
+            newest = txn.id()
+        if checkpoint is None or checkpoint.generation != note.generation:
+            return []
+        if note.intent == REMOVING:
+            # Not journaled: its transaction would be there.
+            return list(note.keys) if newest < note.txn_id else []
+        try:
+            if record is None or read_record(record, note.txn_id)[1] & FLAG_OMITTED:
+                return []
+        except DlbfError:
+            return []
+        return [key for removal, key in operations_of(record) if not removal]
+
+    def _existing(self, keys: list[bytes]) -> list[bool]:
+        """Which keys are in the engine; those that the filter denies need no question."""
+        maybe = self._ask_many(keys)
+        if maybe is None:
+            return self.engine.has_many(keys)
+        out = [False] * len(keys)
+        places = maybe.nonzero()[0].tolist()
+        if places:
+            for i, there in zip(places, self.engine.has_many([keys[i] for i in places]), strict=True):
+                out[i] = there
+        return out
+
+    def _exists(self, key: bytes) -> bool:
+        answer = self._ask(key)
+        if answer == 2 and self._refresh():
+            answer = self._ask(key)
+        return answer != 0 and self.engine.has(key)
+
+    def _store(self, new: list[bytes], old: list[bytes], store: Callable[[], object]) -> None:
+        """Let the engine store keys of which some are ``new``."""
+        if new:
+            self._journal(ADDING, new)
+        try:
+            store()
+            steps.reached("guard-engine-written")
+        except BaseException:
+            with contextlib.suppress(Exception):
+                if self.engine.in_flight and old:
+                    # It may yet arrive, after a delete that is answered before it: one more entry, to be sure.
+                    self._journal(ADDING, old)
+                self._resolve()
+            raise
+        if new:
+            self._settle(len(new))
+
+    def put(self, key: Key, value: bytes | bytearray | memoryview, new: bool = False) -> None:
+        """Store a value.
+
+        Parameters
+        ----------
+        key : key
+        value : buffer
+        new : bool
+            True: the caller knows that the key is not there, so the engine is not asked.  Where that is wrong the
+            filter gets an entry too many (until the next rebuild) and nothing worse.
+        """
+        if type(key) is not bytes:
+            key = as_key(key)
+        value = as_value(value)
+        self._enter()
+        try:
+            exists = not new and self._exists(key)
+            steps.reached("guard-checked")
+            if exists:
+                self._store([], [key], lambda: self.engine.put(key, value))
+            else:
+                self._store([key], [], lambda: self.engine.put(key, value))
+        finally:
+            self._leave()
+
+    def __setitem__(self, key: Key, value: bytes) -> None:
+        self.put(key, value)
+
+    def update(self, other: Any = (), /, **more: bytes) -> None:
+        """Store many items, in batches: one commit and at most one question to the engine for thousands of them."""
+        items = iter(other.items() if isinstance(other, Mapping) else other)
+        self._update(items)
+        self._update(iter(more.items()))
+
+    def _update(self, items: Iterator[tuple[Key, bytes]]) -> None:
+        while batch := {as_key(key): as_value(value) for key, value in islice(items, BATCH_KEYS)}:
+            with self._guarded():
+                keys = list(batch)
+                exists = self._existing(keys)
+                steps.reached("guard-checked")
+                new = [key for key, there in zip(keys, exists, strict=True) if not there]
+                old = [key for key, there in zip(keys, exists, strict=True) if there]
+                pairs = list(batch.items())
+                self._store(new, old, lambda: self.engine.put_many(pairs))  # noqa: B023
+
+    def delete(self, key: Key) -> bool:
+        """Delete a key; True if it was there."""
+        key = as_key(key)
+        with self._guarded():
+            if not self.engine.tells and not self._exists(key):
+                return False
+            return bool(self._delete_batch([key], checked=not self.engine.tells))
+
+    def delete_many(self, keys: Iterable[Key]) -> int:
+        """Delete many keys, in batches; returns how many were there."""
+        source = iter(read_keys(keys))
+        n_deleted = 0
+        while batch := list(dict.fromkeys(islice(source, BATCH_KEYS))):
+            with self._guarded():
+                n_deleted += len(self._delete_batch(batch))
+        return n_deleted
+
+    def _delete_batch(self, keys: list[bytes], checked: bool = False) -> list[bytes]:
+        """Delete those of the keys that are there, and tell which; ``checked``: all of them are."""
+        engine = self.engine
+        if engine.tells:
+            # Nothing to ask first: the answer to the delete says what was there.
+            maybe = self._ask_many(keys)
+            if maybe is not None:
+                keys = [keys[i] for i in maybe.nonzero()[0].tolist()]
+            steps.reached("guard-checked")
+            told = (engine.delete_many(keys) if keys else None) or []
+            steps.reached("guard-engine-written")
+            there = [key for key, yes in zip(keys, told, strict=True) if yes]
+            if there:
+                self._journal(REMOVING, there)
+                self._settle(len(there))
+            return there
+        there = keys
+        if not checked:
+            there = [key for key, yes in zip(keys, self._existing(keys), strict=True) if yes]
+        steps.reached("guard-checked")
+        if not there:
+            return []
+
+        def act() -> None:
+            engine.delete_many(there)
+            if self._sync:
+                engine.sync()
+
+        try:
+            self._journal(REMOVING, there, act)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._resolve()
+            raise
+        self._settle(len(there))
+        return there
+
+    def __delitem__(self, key: Key) -> None:
+        if not self.delete(key):
+            raise KeyError(key)
+
+    def pop(self, key: Key, default: Any = Store._MISSING) -> Any:
+        """Delete a key and return its value."""
+        with self._guarded():
+            value = self.get(key)
+            if value is not None and self.delete(key):
+                return value
+        if default is self._MISSING:
+            raise KeyError(key)
+        return default
+
+    def setdefault(self, key: Key, default: bytes = b"") -> bytes:
+        """The value of a key, which is stored first if it is not there."""
+        default = as_value(default)
+        with self._guarded():
+            value = self.get(key)
+            if value is not None:
+                return bytes(value)
+            self.put(key, default)
+        return default
+
+    def clear(self) -> None:
+        """Delete everything, in batches."""
+        with self._guarded():
+            while keys := list(islice(self.engine.scan(b""), BATCH_KEYS)):
+                self.delete_many(keys)
+
+    # --- where the data are
+
+    def _fetch_many(self, keys: list[bytes]) -> list[bytes | None]:
+        return [self.engine.get(keys[0])] if len(keys) == 1 else self.engine.get_many(keys)
+
+    def _count_keys(self, txn: Any) -> int:
+        count = self.engine.count()
+        return sum(1 for _ in self._scan_keys(txn)) if count is None else count
+
+    def _known_keys(self, txn: Any) -> int:
+        count = self.engine.count()
+        if count is not None:
+            return count
+        return len(self._replica.filter) if self._replica.filter is not None else 0
+
+    def _count_after(self, txn: Any, operations: OperationLog) -> int:
+        filter = self._replica.filter
+        return operations.n_added + (len(filter) if filter is not None else self._count_keys(txn))
+
+    def _scan_keys(self, txn: Any) -> Iterator[bytes]:
+        keys = self.engine.scan(b"")
+        if not self.engine.repeats:
+            return keys
+        return self._first_times(keys)
+
+    @staticmethod
+    def _first_times(keys: Iterator[bytes]) -> Iterator[bytes]:
+        seen: set[int] = set()
+        for key in keys:
+            number = checksum64(key)
+            if number not in seen:
+                seen.add(number)
+                yield key
+
+    def _keys_after(self, txn: Any, operations: OperationLog) -> Iterator[bytes]:
+        # New keys are journaled before the engine has them.
+        added = [key for removal, key in operations_of(operations.record(0, 0, 0)) if not removal]
+        return chain(self.engine.scan(b""), added)
+
+    def _key_batches(self, n_keys: int) -> Iterator[list[bytes]]:
+        keys = self.engine.scan(b"")
+        while part := list(islice(keys, n_keys)):
+            yield part
+
+    def _new_builder(self, filter: Any) -> Builder:
+        return builder_for(self._dbs, filter, self.engine)
+
+    def _step(self, builder: Builder, n_keys: int) -> tuple[int, int]:
+        with self._guarded():
+            return super()._step(builder, n_keys)
+
+    def keys(  # type: ignore[override]
+        self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
+    ) -> Iterator[bytes]:
+        """Keys, in the engine's order.
+
+        Parameters
+        ----------
+        prefix, start, stop : key, optional
+            Only keys that begin with ``prefix``, from ``start`` on, before ``stop``.  An ordered engine reads no
+            others.
+        reverse : bool
+            All of them, sorted, from the last to the first.
+
+        Notes
+        -----
+        What happens to the iterator when keys come and go meanwhile is up to the engine.
+        """
+        begin = as_key(prefix)
+        low = begin if start is None else max(begin, as_key(start))
+        end = prefix_end(begin) if begin else None
+        if stop is not None:
+            end = as_key(stop) if end is None else min(end, as_key(stop))
+        self._check_process()
+        found = self._keys(low, end)
+        return iter(sorted(found, reverse=True)) if reverse else found
+
+    def _keys(self, low: bytes, end: bytes | None) -> Iterator[bytes]:
+        for key in self.engine.scan(low):
+            if end is not None and key >= end:
+                if self.engine.ordered:
+                    return
+            elif key >= low:
+                yield key
+
+    def items(  # type: ignore[override]
+        self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values; see :meth:`keys`."""
+        keys = self.keys(prefix, start, stop, reverse)
+        while part := list(islice(keys, ITEMS_PER_READ)):
+            for key, value in zip(part, self.engine.get_many(part), strict=True):
+                if value is not None:
+                    yield key, value
+
+    # --- care
+
+    def attach(self, progress: Progress | None = None) -> RebuildReport:
+        """Read the keys that the engine holds and begin to answer from the filter.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            As for :meth:`rebuild`.
+
+        Notes
+        -----
+        A rebuild without a model, so that it takes no longer than reading the keys.  Guarded reads and writes go on
+        meanwhile.
+        Killed at any moment it leaves nothing: begin again.
+        """
+        return self.rebuild(model=None, progress=progress)
+
+    def rebuild(self, negatives: Iterable[Key] | None = None, design: str = "auto", **options: Any) -> RebuildReport:
+        """Make a new filter for the keys that the engine holds, while guarded reads and writes go on.
+
+        The same as :meth:`dlbf.storage.Store.rebuild`.  Run it after anything that changed the engine behind the
+        guard: another program's writes, a restored backup, a server that came back with less or more than it had.
+        """
+        self._check_process()
+        if not self.readonly:
+            self._scanned_identity = self._identity()
+            self._check_identity(self._scanned_identity)
+        return super().rebuild(negatives, design, **options)
+
+    def _switch(self, builder: Builder, prepare: Callable[[Any, int], Traffic] | None = None) -> None:
+        prepared = prepare or self._traffic_so_far
+
+        def prepare_all(txn: Any, number: int) -> Traffic:
+            txn.put(GUARD_KEY, GuardInfo(self._scanned_identity).pack(), db=self._dbs.meta)
+            return prepared(txn, number)
+
+        # A filter that only grows is for the engine it was for.
+        super()._switch(builder, prepared if prepare is None else prepare_all)
+
+    def verify(self) -> Verification:
+        """Read all keys of the engine and compare the filter with them; guarded writes wait meanwhile.
+
+        Returns
+        -------
+        Verification
+            ``missing`` keys were put into the engine behind the guard; ``extra`` entries belong to keys that died
+            with a process or expired. :meth:`rebuild` repairs both.
+        """
+        if self.readonly:
+            return super().verify()
+        with self._guarded():
+            return super().verify()
+
+    def snapshot(self) -> Snapshot:
+        """Not for guards: only the engine could keep a moment."""
+        raise StoreError("a guard has no snapshots: the data are in the engine; use the engine's own, if it has them")
+
+    def write(self) -> WriteTransaction:
+        """Not for guards: engine and filter share no transaction."""
+        raise StoreError("a guard has no transactions: the data are in the engine; use update() and delete_many()")
+
+    def backup(self, path: str | os.PathLike[str]) -> None:
+        """Not for guards: the data are in the engine, and the filter can be made again."""
+        raise StoreError("a guard has no data to back up; back up the engine, and let a new guard read it")
+
+    def __repr__(self) -> str:
+        engine = type(self.engine).__name__
+        return f"<Guard {str(self.path)!r} of a {engine}: {'closed' if self._env is None else self.state}>"

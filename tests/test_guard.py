@@ -1,0 +1,1038 @@
+"""Guards: what they ask of an engine, what failing writes leave, damage, other processes, and every adapter."""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import random
+import shutil
+import sqlite3
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import guard_engines
+import lmdb
+import pytest
+from conftest import url_keys
+
+from dlbf.errors import StoreError
+from dlbf.storage import Guard, Store, generations, intents, replica
+from dlbf.storage import guard as guard_module
+from dlbf.storage.engines import (
+    Adapter,
+    DbmEngine,
+    LevelEngine,
+    LmdbEngine,
+    MappingEngine,
+    RedisEngine,
+    RocksEngine,
+    SqliteEngine,
+    engine_for,
+)
+from dlbf.storage.engines.building import OrderedBuilder, UnorderedBuilder
+
+KEYS = url_keys(500)
+ABSENT = url_keys(500, seed=1)
+
+
+class Counting(MappingEngine):
+    """A dict that counts what it is asked, and fails when it is told to."""
+
+    def __init__(self, pairs=(), in_flight=False, ordered=False):
+        super().__init__(dict(pairs))
+        self.in_flight = in_flight
+        self.ordered = ordered
+        self.calls = []
+        self.fail = None
+        self._identity = b"the one"
+
+    def get(self, key):
+        self.calls.append("get")
+        return self.mapping.get(key)
+
+    def has(self, key):
+        self.calls.append("has")
+        return key in self.mapping
+
+    def has_many(self, keys):
+        self.calls.append(f"has_many {len(keys)}")
+        return [key in self.mapping for key in keys]
+
+    def get_many(self, keys):
+        self.calls.append(f"get_many {len(keys)}")
+        return [self.mapping.get(key) for key in keys]
+
+    def put(self, key, value):
+        self.calls.append("put")
+        if self.fail == "before":
+            raise OSError("no room")
+        self.mapping[key] = value
+        if self.fail == "after":
+            raise OSError("no answer")
+
+    def delete(self, key):
+        self.calls.append("delete")
+        if self.fail == "before":
+            raise OSError("no")
+        self.mapping.pop(key, None)
+        if self.fail == "after":
+            raise OSError("no answer")
+
+    def scan(self, start):
+        keys = sorted(self.mapping) if self.ordered else list(self.mapping)
+        return iter([key for key in keys if not self.ordered or key >= start])
+
+
+def open_guard(engine, path, **options):
+    return Guard(engine, path, **{"sync": "none", **options})
+
+
+# --- what the engine is asked
+
+
+def test_engine_is_asked_only_where_the_filter_cannot_know(tmp_path):
+    engine = Counting()
+    with open_guard(engine, tmp_path) as guard:
+        guard.update((key, b"1") for key in KEYS)
+        sure = [key for key in ABSENT if guard._ask(key) == 0]
+        assert len(sure) > 400
+        engine.calls.clear()
+        assert [guard.get(key) for key in sure] == [None] * len(sure)
+        assert guard.get_many(sure) == [None] * len(sure)
+        assert not any(key in guard for key in sure)
+        assert not guard.delete(sure[0])
+        assert guard.delete_many(sure) == 0
+        with pytest.raises(KeyError):
+            del guard[sure[0]]
+        assert engine.calls == []
+        guard[sure[0]] = b"1"  # new: no question
+        assert engine.calls == ["put"]
+        engine.calls.clear()
+        guard[sure[0]] = b"2"  # perhaps there: one
+        assert engine.calls == ["has", "put"]
+        engine.calls.clear()
+        assert guard.delete(sure[0])
+        assert engine.calls == ["has", "delete"]
+        engine.calls.clear()
+        guard.update(dict.fromkeys([*sure[:50], *KEYS[:3]], b"1"))
+        assert engine.calls[0] == "has_many 3"
+        assert guard.get_many([*sure[100:], *KEYS[:3]])[-3:] == [b"1"] * 3
+        assert engine.calls[-1] == "get_many 3"
+        assert guard.stats().lookups == guard.stats().filtered + 3
+
+
+def test_overwriting_writes_nothing_into_the_guards_environment(tmp_path):
+    with open_guard({b"a": b"1"}, tmp_path) as guard:
+        before = guard.stats().last_txn
+        guard[b"a"] = b"2"
+        assert guard.stats().last_txn == before
+        assert guard.stats().unfiltered == 0
+
+
+def test_put_new_spares_the_question_and_a_wrong_claim_costs_an_entry(tmp_path):
+    engine = Counting({b"a": b"1"})
+    with open_guard(engine, tmp_path) as guard:
+        engine.calls.clear()
+        guard.put(b"a", b"2", new=True)
+        assert engine.calls == ["put"]
+        found = guard.verify()
+        assert (found.missing, found.extra) == (0, 1)
+        assert guard.delete(b"a")
+        assert guard.get(b"a") is None
+        guard.rebuild()
+        assert guard.verify().ok
+
+
+def test_keys_and_values_are_checked_before_anything_happens(tmp_path):
+    engine = Counting()
+    with open_guard(engine, tmp_path) as guard:
+        engine.calls.clear()
+        for key, value in ((1, b""), (b"a", 1), (None, b"")):
+            with pytest.raises(TypeError):
+                guard[key] = value
+        guard["é"] = bytearray(b"1")
+        assert engine.mapping == {"é".encode(): b"1"}
+        assert guard["é"] == b"1"
+
+
+# --- bulk attach
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_attach_takes_in_what_the_engine_holds(tmp_path, ordered):
+    engine = Counting(dict.fromkeys(KEYS, b"1"), ordered=ordered)
+    seen = []
+    with open_guard(engine, tmp_path, attach=False) as guard:
+        assert guard.state == "pass-through"
+        assert "attach()" in guard.stats().reason
+        assert guard.get(KEYS[0]) == b"1"
+        guard[b"more"] = b"1"  # journaled for whoever attaches
+        assert guard.delete(KEYS[1])
+        guard.attach(lambda phase, done, total: seen.append((phase, done, total)))
+        assert guard.state == "filtering"
+        assert guard.verify() == type(guard.verify())(len(KEYS), 0, 0)
+    assert ("build", len(KEYS), len(KEYS)) in seen
+
+
+def test_attach_interrupted_is_begun_again_at_the_next_opening(tmp_path):
+    engine = Counting(dict.fromkeys(KEYS, b"1"))
+
+    def interrupt(phase, done, total):
+        if phase == "build" and done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_guard(engine, tmp_path, progress=interrupt)
+    with open_guard(engine, tmp_path, attach=False) as guard:
+        assert guard.state == "pass-through"
+        assert all(guard.get(key) == b"1" for key in KEYS)
+    with open_guard(engine, tmp_path) as guard:
+        assert guard.state == "filtering"
+        assert guard.verify().ok
+
+
+def test_foreign_write_is_found_by_verify_and_repaired_by_rebuild(tmp_path):
+    engine = Counting(dict.fromkeys(KEYS, b"1"))
+    with open_guard(engine, tmp_path) as guard:
+        engine.mapping[ABSENT[0]] = b"behind the guard"
+        del engine.mapping[KEYS[0]]
+        found = guard.verify()
+        assert (found.missing, found.extra, found.ok) == (1, 1, False)
+        assert found.examples == (ABSENT[0],)
+        guard.rebuild()
+        assert guard.verify().ok
+        assert guard.get(ABSENT[0]) == b"behind the guard"
+
+
+# --- engines that fail
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_failing_put_never_loses_the_key_and_a_local_one_leaves_nothing(tmp_path, when, in_flight):
+    engine = Counting({b"old": b"1"}, in_flight=in_flight)
+    with open_guard(engine, tmp_path) as guard:
+        engine.fail = when
+        for key in (b"new", b"old"):
+            with pytest.raises(OSError, match="no"):
+                guard[key] = b"2"
+        engine.fail = None
+        assert {key: guard.get(key) for key in engine.mapping} == engine.mapping
+        found = guard.verify()
+        assert found.missing == 0
+        # A remote one may yet do it: "new" stays announced, and "old" gets one more entry.
+        assert found.extra == (0 if not in_flight else 2 if when == "before" else 1)
+        if in_flight:
+            engine.mapping[b"new"] = b"late"  # here it comes
+            assert guard.get(b"new") == b"late"
+            assert guard.delete(b"old")
+            engine.mapping[b"old"] = b"late"
+            assert guard.get(b"old") == b"late"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_failing_delete_never_loses_a_key(tmp_path, when, in_flight):
+    engine = Counting({b"old": b"1", b"other": b"1"}, in_flight=in_flight)
+    with open_guard(engine, tmp_path) as guard:
+        engine.fail = when
+        with pytest.raises(OSError, match="no"):
+            guard.delete(b"old")
+        engine.fail = None
+        assert {key: guard.get(key) for key in engine.mapping} == engine.mapping
+        found = guard.verify()
+        assert (found.missing, found.extra) == (0, 1 if in_flight and when == "after" else 0)
+        guard[b"old"] = b"2"
+        assert guard.delete(b"old")
+        assert guard.get(b"other") == b"1"
+
+
+def test_engine_that_cannot_be_asked_keeps_the_note_for_later(tmp_path):
+    engine = Counting({b"old": b"1"})
+    with open_guard(engine, tmp_path) as guard:
+        engine.fail = "after"
+        broken = engine.has_many
+        engine.has_many = lambda keys: 1 / 0
+        with pytest.raises(OSError, match="no answer"):
+            guard.delete(b"old")
+        engine.fail = None
+        with pytest.raises(StoreError, match="cannot be asked"):
+            guard[b"b"] = b"1"
+        engine.has_many = broken
+        guard[b"b"] = b"1"
+        assert guard.verify().ok
+
+
+# --- the note
+
+
+def note():
+    return intents.Note(intents.REMOVING, 7, 3, bytes(range(16)), 5, (b"key", b"", b"x" * 300))
+
+
+def test_note_golden_bytes():
+    packed = intents.Note(intents.ADDING, 7, 3, bytes(range(16)), 5).pack()
+    expected = struct.pack("<8sQQQ16sQQ", b"dlbf-g\x00\x01", 1, 7, 3, bytes(range(16)), 5, 0)
+    assert packed[8:] == expected
+    assert packed[:8].hex() == "29a73bebca64ea1e"
+
+
+def test_note_every_bit_and_every_byte_counts():
+    packed = note().pack()
+    assert intents.Note.unpack(packed + b"left from a longer one") == note()
+    for n in range(len(packed)):
+        assert intents.Note.unpack(packed[:n]) is None
+    for i in range(8 * len(packed)):
+        changed = bytearray(packed)
+        changed[i // 8] ^= 1 << i % 8
+        assert intents.Note.unpack(bytes(changed)) is None
+
+
+def test_note_with_too_many_keys_is_kept_without_them(tmp_path):
+    file = intents.LockFile(tmp_path)
+    file.intend(intents.REMOVING, 1, 1, [b"x" * 1000] * 2000)
+    file.read()
+    assert (file.note.intent, file.note.keys) == (intents.REMOVING, ())
+    file.settle()
+    file.read()
+    assert file.note.intent == intents.NOTHING
+    file.close()
+
+
+def test_large_batches_are_changed_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(guard_module, "BATCH_KEYS", 100)
+    pairs = [(b"%d" % i, b"v") for i in range(1050)]
+    with open_guard({}, tmp_path) as guard:
+        guard.update(pairs, last=b"v")
+        assert len(guard) == 1051
+        assert guard.delete_many(key for key, _ in pairs) == 1050
+        assert list(guard) == [b"last"]
+        assert guard.verify().ok
+
+
+# --- damage
+
+
+def test_lost_guard_is_made_again_from_the_engine(tmp_path):
+    engine = Counting(dict.fromkeys(KEYS, b"1"))
+    open_guard(engine, tmp_path / "g").close()
+    shutil.rmtree(tmp_path / "g")
+    with open_guard(engine, tmp_path / "g") as guard:
+        assert guard.verify() == type(guard.verify())(len(KEYS), 0, 0)
+
+
+@pytest.mark.parametrize("damage", ["nonsense", "flipped filter", "lost secret"])
+def test_damaged_guard_reads_the_engine_and_is_repaired(tmp_path, damage, caplog):
+    engine = Counting(dict.fromkeys(KEYS, b"1"))
+    with open_guard(engine, tmp_path) as guard:
+        guard.checkpoint()
+    if damage == "nonsense":
+        (tmp_path / "data.mdb").write_bytes(b"nonsense" * 2000)
+    elif damage == "lost secret":
+        (tmp_path / "secret.key").unlink()
+    else:
+        with lmdb.open(str(tmp_path), max_dbs=9) as env:
+            db = env.open_db(b"filter")
+            with env.begin(write=True) as txn:
+                txn.drop(db, delete=False)
+    if damage != "nonsense":
+        with open_guard(engine, tmp_path, attach=False) as guard:
+            assert guard.state == "pass-through"
+            assert all(guard.get(key) == b"1" for key in KEYS)
+            guard[b"new"] = b"1"
+            assert guard.get(b"new") == b"1"
+    caplog.clear()
+    with caplog.at_level(logging.WARNING), open_guard(engine, tmp_path) as guard:
+        assert guard.state == "filtering"
+        assert guard.verify().ok
+        assert all(guard.get(key) == b"1" for key in KEYS)
+    assert len(caplog.messages) == 1
+    assert (tmp_path / "data.mdb.damaged").exists() == (damage == "nonsense")
+
+
+def test_guard_touches_nothing_that_is_not_a_guards(tmp_path):
+    with Store(tmp_path / "store") as store:
+        store[b"a"] = b"1"
+    with pytest.raises(StoreError, match="environment of a store"):
+        Guard({}, tmp_path / "store")
+    assert not (tmp_path / "store" / "guard.lock").exists()
+    with Store(tmp_path / "store") as store:
+        assert store[b"a"] == b"1"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "data.mdb").write_bytes(b"somebody's" * 1000)
+    with pytest.raises(StoreError):
+        Guard({}, tmp_path / "other")
+    assert (tmp_path / "other" / "data.mdb").read_bytes() == b"somebody's" * 1000
+    Guard({}, tmp_path / "guard").close()
+    with pytest.raises(StoreError, match="environment of a guard"):
+        Store(tmp_path / "guard")
+
+
+def test_other_engine_at_the_same_path_is_noticed(tmp_path):
+    one, other = Counting(dict.fromkeys(KEYS, b"1")), Counting(dict.fromkeys(ABSENT, b"2"))
+    other._identity = b"another"
+    open_guard(one, tmp_path).close()
+    with open_guard(other, tmp_path, readonly=True) as guard:
+        assert guard.state == "pass-through"
+        assert guard.get(ABSENT[0]) == b"2"
+    with open_guard(other, tmp_path, attach=False) as guard:
+        assert guard.state == "pass-through"
+        assert [guard.get(key) for key in ABSENT] == [b"2"] * len(ABSENT)
+    with open_guard(other, tmp_path) as guard:
+        assert guard.state == "filtering"
+        assert guard.verify().ok
+    with open_guard(other, tmp_path, attach=False) as guard:
+        assert guard.state == "filtering"
+        other._identity = b"started anew"
+        guard.rebuild()
+    with open_guard(other, tmp_path, attach=False) as guard:
+        assert guard.state == "filtering"
+
+
+def another_boot(monkeypatch):
+    monkeypatch.setattr(guard_module, "boot_id", lambda: b"another boot    ")
+
+
+def test_unsynced_commits_are_not_trusted_after_a_power_failure(tmp_path, monkeypatch):
+    engine = Counting(dict.fromkeys(KEYS, b"1"))
+    with open_guard(engine, tmp_path) as guard:
+        guard[b"new"] = b"1"
+        shutil.copytree(tmp_path, tmp_path / "copy")  # as the disk might be when the power fails
+    another_boot(monkeypatch)
+    with open_guard(engine, tmp_path / "copy") as guard:
+        assert guard.verify().ok
+    assert (tmp_path / "copy" / "data.mdb.damaged").exists()  # made again
+    # Closed, everything was on disk.
+    with open_guard(engine, tmp_path, attach=False) as guard:
+        assert guard.state == "filtering"
+        guard[b"newer"] = b"1"
+        assert guard.verify().ok
+
+
+def test_synced_commits_are_trusted_after_a_power_failure(tmp_path, monkeypatch):
+    engine = Counting(dict.fromkeys(KEYS, b"1"))
+    with Guard(engine, tmp_path) as guard:
+        guard[b"new"] = b"1"
+        shutil.copytree(tmp_path, tmp_path / "copy")
+    another_boot(monkeypatch)
+    with Guard(engine, tmp_path / "copy", attach=False) as guard:
+        assert guard.state == "filtering"
+        assert guard.verify().ok
+
+
+def test_engine_is_synced_before_a_removal_is_journaled(tmp_path):
+    events = []
+
+    class Synced(Counting):
+        def sync(self):
+            events.append(("sync", guard.stats().last_txn))
+
+    with Guard(Synced({b"a": b"1"}), tmp_path) as guard:
+        before = guard.stats().last_txn
+        del guard[b"a"]
+        assert events == [("sync", before)]
+        assert guard.stats().last_txn == before + 1
+
+
+def test_unreadable_note_makes_the_guard_anew(tmp_path):
+    engine = Counting(dict.fromkeys(KEYS, b"1"))
+    open_guard(engine, tmp_path).close()
+    packed = bytearray((tmp_path / "guard.lock").read_bytes())
+    packed[50] ^= 1
+    (tmp_path / "guard.lock").write_bytes(packed)
+    with open_guard(engine, tmp_path) as guard:
+        assert guard.verify().ok
+    assert (tmp_path / "data.mdb.damaged").exists()
+
+
+# --- rebuilding beside writers
+
+
+def build_beside(engine, path, builder_type, changes):
+    """Walk through an engine in small steps with changes between them; returns the guard's builder."""
+    with open_guard(engine, path) as guard:
+        filter = generations.new_filter("auto", 4000, 0.01, guard._secret)
+        builder = guard._new_builder(filter)
+        assert type(builder) is builder_type
+        for change in changes:
+            guard._step(builder, 20)
+            change(guard)
+        while not builder.done:
+            guard._step(builder, 50)
+        guard[b"after the walk"] = b"1"
+        assert guard.delete(KEYS[-1]) in (True, False)
+        guard._switch(builder)
+        return guard.verify(), set(engine.mapping)
+
+
+def churn(rng, n):
+    def change(guard):
+        for key in rng.sample(KEYS, n):
+            if rng.random() < 0.5:
+                guard.delete(key)
+            else:
+                guard[key] = b"2"
+
+    return change
+
+
+def test_ordered_walk_beside_writers_is_exact(tmp_path):
+    rng = random.Random(1)
+    engine = Counting(dict.fromkeys(rng.sample(KEYS, 300), b"1"), ordered=True)
+    found, keys = build_beside(engine, tmp_path, OrderedBuilder, [churn(rng, 30) for _ in range(12)])
+    assert found == type(found)(len(keys), 0, 0)
+
+
+def test_unordered_walk_beside_writers_misses_nothing(tmp_path):
+    rng = random.Random(2)
+    engine = Counting(dict.fromkeys(rng.sample(KEYS, 300), b"1"))
+    found, _ = build_beside(engine, tmp_path, UnorderedBuilder, [churn(rng, 30) for _ in range(12)])
+    assert found.missing == 0
+    assert 0 <= found.extra <= 12 * 30  # keys passed and deleted afterwards
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_walk_outrun_by_checkpoints_begins_again(tmp_path, ordered, monkeypatch):
+    monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 100)
+    monkeypatch.setattr(generations, "MIN_CAPACITY", 64)
+    engine = Counting(dict.fromkeys(KEYS, b"1"), ordered=ordered)
+    with open_guard(engine, tmp_path) as guard:
+        builder = guard._new_builder(generations.new_filter("auto", 4000, 0.01, guard._secret))
+        guard._step(builder, 50)
+        for i in range(3):
+            guard.update((b"%d %d" % (i, j), b"") for j in range(1000))
+            guard.checkpoint()
+        while not builder.done:
+            guard._step(builder, 500)
+        assert builder.restarts >= 1
+        guard._switch(builder)
+        assert guard.verify().ok
+
+
+def test_rebuild_while_threads_write_misses_nothing(tmp_path):
+    engine = Counting(dict.fromkeys(KEYS, b"1"))
+    stop = threading.Event()
+    with open_guard(engine, tmp_path) as guard:
+
+        def work(seed):
+            rng = random.Random(seed)
+            change = churn(rng, 20)
+            while not stop.is_set():
+                change(guard)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            guard.rebuild()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        found = guard.verify()
+        assert found.missing == 0
+        assert {key: guard.get(key) for key in engine.mapping} == engine.mapping
+        guard.rebuild()
+        assert guard.verify().ok
+
+
+def test_guard_grows_and_shrinks_with_its_engine(tmp_path):
+    with open_guard(Counting(ordered=True), tmp_path, fpr=0.01) as guard:
+        for i in range(0, 12_000, 60):
+            guard.update((b"key %d" % j, b"") for j in range(i, i + 60))
+        grown = guard.stats()
+        assert grown.capacity >= 12_000
+        wrong = sum(guard._ask(b"absent %d" % i) for i in range(20_000))
+        assert wrong < 20_000 * 0.0125  # 1 % and six deviations of 0.07 %
+        for i in range(0, 11_900, 100):
+            guard.delete_many(b"key %d" % j for j in range(i, i + 100))
+        assert guard.stats().filter_bytes < grown.filter_bytes / 2
+        assert guard.verify().ok
+
+
+def test_guard_learns_from_its_misses(tmp_path):
+    pytest.importorskip("sklearn")
+    from dlbf.bench.keys import listed_urls, ordinary_urls
+
+    keys = list(listed_urls(6000))
+    engine = Counting(dict.fromkeys(keys, b"1"), ordered=True)
+    with open_guard(engine, tmp_path) as guard:
+        plain = guard.stats()
+        for key in ordinary_urls(100_000, seed=3):
+            guard.get(key)
+        report = guard.rebuild(deletability=0.0)
+        learned = guard.stats()
+        assert report.negatives_from == "traffic"
+        assert report.done
+        assert learned.model_bytes > 0, report
+        assert learned.bits_per_key < plain.bits_per_key
+        assert guard.verify().ok
+        guard.update((key, b"2") for key in listed_urls(3000, seed=5))
+        assert guard.delete_many(keys[:1000]) == 1000
+        assert guard.verify().ok
+        assert all(guard.get(key) == b"1" for key in keys[1000:])
+    with open_guard(engine, tmp_path, attach=False) as guard:
+        assert guard.stats().model_bytes > 0
+        assert all(guard.get(key) == b"1" for key in keys[1000:])
+
+
+# --- processes
+
+
+def spawn(code, *arguments):
+    """A Python process of its own."""
+    program = "import sys\nsys.path.insert(0, sys.argv[1])\n" + code
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(Path(__file__).parent), *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+READER = """
+import guard_engines
+from dlbf.storage import Guard
+name, folder = sys.argv[2:]
+with guard_engines.opened(name, folder) as engine, Guard(engine, folder + "/guard", readonly=True) as guard:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        key = bytes.fromhex(line)
+        print((guard.get(key) or b"-").decode(), guard.state, guard.n_filtered, flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["sqlite3", "lmdb", "redis"])
+def test_other_process_sees_every_guarded_write_at_once(name):
+    with (
+        guard_engines.running(name) as folder,
+        guard_engines.opened(name, folder) as engine,
+        open_guard(engine, folder / "guard") as guard,
+        spawn(READER, name, folder) as process,
+    ):
+        assert process.stdout.readline() == "ready\n"
+
+        def ask(key):
+            process.stdin.write(key.hex() + "\n")
+            process.stdin.flush()
+            return process.stdout.readline().split()
+
+        n_filtered = 0
+        for i in range(30):
+            key = b"key %d" % i
+            assert ask(key)[:2] == ["-", "filtering"]
+            guard[key] = b"value%d" % i
+            assert ask(key)[:2] == [f"value{i}", "filtering"]
+            if i % 3 == 0:
+                del guard[key]
+                answer = ask(key)
+                assert answer[:2] == ["-", "filtering"]
+                n_filtered = int(answer[2])
+        assert n_filtered >= 25  # the answers came from the filter
+        process.stdin.close()
+        assert process.wait(20) == 0
+
+
+WRITER = """
+import guard_engines, random
+from dlbf.storage import Guard
+name, folder, seed = sys.argv[2:]
+rng = random.Random(seed)
+with guard_engines.opened(name, folder) as engine, Guard(engine, folder + "/guard", sync="none") as guard:
+    for i in range(400):
+        key = b"key %d" % rng.randrange(60)
+        if rng.random() < 0.5:
+            guard[key] = b"%s %d" % (seed.encode(), i)
+        else:
+            guard.delete(key)
+"""
+
+
+@pytest.mark.parametrize("name", ["lmdb", "redis"])
+def test_writers_of_several_processes_take_turns(name):
+    """Without one lock from the question to the last step two processes remove one key twice, or add it twice."""
+    with guard_engines.running(name) as folder, guard_engines.opened(name, folder) as engine:
+        open_guard(engine, folder / "guard").close()
+        processes = [spawn(WRITER, name, folder, seed) for seed in (1, 2)]
+        for process in processes:
+            with process:
+                assert process.wait(120) == 0
+        with open_guard(engine, folder / "guard", attach=False) as guard:
+            found = guard.verify()
+            assert found == type(found)(len(list(guard)), 0, 0)
+            assert len(guard) > 10
+
+
+def test_threads_share_a_guard(tmp_path):
+    with (
+        lmdb.open(str(tmp_path / "data"), map_size=1 << 26, sync=False) as env,
+        open_guard(env, tmp_path / "g") as guard,
+    ):
+        errors = []
+
+        def work(number):
+            rng = random.Random(number)
+            mine = {}
+            try:
+                for i in range(150):
+                    key = b"%d %d" % (number, rng.randrange(40))
+                    if rng.random() < 0.6:
+                        guard[key] = mine[key] = b"%d" % i
+                    else:
+                        assert guard.delete(key) == (mine.pop(key, None) is not None)
+                    assert guard.get(key) == mine.get(key)
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors
+        assert guard.verify().ok
+
+
+def in_child(guard, results):
+    try:
+        guard.get(b"a")
+        results.put("read")
+    except StoreError:
+        pass
+    try:
+        guard[b"a"] = b"1"
+        results.put("wrote")
+    except StoreError:
+        results.put("refused")
+
+
+def test_fork_is_noticed(tmp_path):
+    context = multiprocessing.get_context("fork")
+    with open_guard({b"a": b"1"}, tmp_path) as guard:
+        results = context.Queue()
+        process = context.Process(target=in_child, args=(guard, results))
+        process.start()
+        assert results.get(timeout=20) == "refused"
+        process.join()
+        guard[b"b"] = b"1"
+        assert guard.verify().ok
+
+
+# --- the object
+
+
+def test_guard_says_what_it_is_and_refuses_what_it_is_not(tmp_path):
+    guard = open_guard({b"a": b"1"}, tmp_path)
+    assert repr(guard) == f"<Guard {str(tmp_path)!r} of a MappingEngine: filtering>"
+    for method in (guard.snapshot, guard.write):
+        with pytest.raises(StoreError, match="engine"):
+            method()
+    with pytest.raises(StoreError, match="engine"):
+        guard.backup(tmp_path / "backup")
+    with pytest.raises(StoreError, match="already open"):
+        open_guard({}, tmp_path)
+    assert guard.popitem() == (b"a", b"1")
+    with pytest.raises(KeyError):
+        guard.pop(b"a")
+    assert guard.pop(b"a", None) is None
+    guard.close()
+    guard.close()
+    assert "closed" in repr(guard)
+    for use in (lambda: guard.get(b"a"), lambda: guard.put(b"a", b""), lambda: len(guard), guard.verify):
+        with pytest.raises(StoreError, match="closed"):
+            use()
+
+
+def test_readonly_guard_reads_and_refuses_to_write(tmp_path):
+    engine = Counting(dict.fromkeys(KEYS, b"1"))
+    with pytest.raises(StoreError, match="no guard"):
+        Guard(engine, tmp_path / "nowhere", readonly=True)
+    open_guard(engine, tmp_path / "g").close()
+    with Guard(engine, tmp_path / "g", readonly=True) as guard:
+        assert guard.state == "filtering"
+        assert guard.get(KEYS[0]) == b"1"
+        assert guard.verify().ok
+        for write in (lambda: guard.put(KEYS[0], b""), lambda: guard.delete(KEYS[0]), guard.clear, guard.rebuild):
+            with pytest.raises(StoreError, match="readonly"):
+                write()
+
+
+@pytest.mark.parametrize("options", [{"sync": "data"}, {"fpr": 2}, {"secret": b"short"}])
+def test_open_checks_its_arguments(tmp_path, options):
+    with pytest.raises(ValueError):
+        Guard({}, tmp_path / "g", **options)
+
+
+def test_sync_none_needs_to_know_the_boot(tmp_path, monkeypatch):
+    monkeypatch.setattr(guard_module, "boot_id", lambda: None)
+    with pytest.raises(ValueError, match="Linux"):
+        Guard({}, tmp_path, sync="none")
+    with Guard({b"a": b"1"}, tmp_path) as guard:
+        assert guard.get(b"a") == b"1"
+
+
+# --- adapters
+
+
+def test_engine_for_finds_the_adapter_by_type(tmp_path):
+    for name, adapter in (("rocksdict", RocksEngine), ("plyvel", LevelEngine), ("dbm", DbmEngine)):
+        with guard_engines.opened(name, tmp_path) as engine:
+            assert type(engine_for(engine)) is adapter
+    with lmdb.open(str(tmp_path / "l")) as env:
+        assert type(engine_for(env)) is LmdbEngine
+    redis = pytest.importorskip("redis")
+    assert type(engine_for(redis.Redis())) is RedisEngine
+    mine = Counting()
+    assert engine_for(mine) is mine
+    with sqlite3.connect(":memory:") as connection, pytest.raises(TypeError, match="SqliteEngine"):
+        engine_for(connection)
+    connection.close()
+    for strange in (1, object(), [], Adapter):
+        with pytest.raises(TypeError, match="get, put, delete and scan"):
+            engine_for(strange)
+
+
+@pytest.mark.parametrize("name", guard_engines.ALL)
+def test_adapter_does_what_the_guard_relies_on(name):
+    with guard_engines.running(name) as folder, guard_engines.opened(name, folder) as raw:
+        engine = engine_for(raw)
+        assert (engine.get(b"a"), engine.has(b"a"), list(engine.scan(b""))) == (None, False, [])
+        engine.delete(b"a")  # nothing happens
+        engine.put(b"a", b"1")
+        engine.put(b"a", b"")  # an empty value is a value
+        assert (engine.get(b"a"), engine.has(b"a")) == (b"", True)
+        pairs = [(bytes([i, j]), b"%d" % i) for i in range(0, 256, 5) for j in (0, 42, 91, 255)]
+        engine.put_many(pairs)
+        assert engine.get_many([b"zz", b"a", *(key for key, _ in pairs)]) == [None, b"", *(v for _, v in pairs)]
+        assert engine.has_many([b"zz", b"a", b"\x05\x00"]) == [False, True, True]
+        everything = sorted([b"a", *(key for key, _ in pairs)])
+        assert sorted(engine.scan(b"")) == everything
+        if engine.ordered:
+            assert list(engine.scan(b"")) == everything
+            for start in (b"\x05\x00", b"\x05\x01", b"a", b"\xff\xff\xff"):
+                assert list(engine.scan(start)) == [key for key in everything if key >= start]
+        assert engine.count() in (None, len(everything))
+        told = engine.delete_many([b"a", b"never", b"\x05\x00"])
+        assert told == ([True, False, True] if engine.tells else None)
+        assert sorted(engine.scan(b"")) == [key for key in everything if key not in (b"a", b"\x05\x00")]
+        engine.sync()
+        assert engine.identity() == engine.identity()
+
+
+def test_mapping_with_other_keys_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="keys of bytes"):
+        Guard({"text": b"1"}, tmp_path)
+
+
+def test_rocksdict_keys_of_other_types_are_left_alone(tmp_path):
+    rocksdict = pytest.importorskip("rocksdict")
+    with contextlib.closing(rocksdict.Rdict(str(tmp_path / "data"))) as database:
+        database["text"] = 1
+        database[b"bytes"] = b"1"
+        with open_guard(database, tmp_path / "g") as guard:
+            guard.update({b"%d" % i: b"1" for i in range(50)})
+            assert guard.verify() == type(guard.verify())(51, 0, 0)
+            assert guard.get_many([b"bytes", b"7", b"text"]) == [b"1", b"1", None]
+        assert database["text"] == 1
+
+
+def test_plyvel_prefixed_part_is_guarded_by_itself(tmp_path):
+    plyvel = pytest.importorskip("plyvel")
+    with contextlib.closing(plyvel.DB(str(tmp_path / "data"), create_if_missing=True)) as database:
+        database.put(b"other", b"1")
+        with open_guard(database.prefixed_db(b"mine "), tmp_path / "g") as guard:
+            guard.update({b"a": b"1", b"b": b"2"})
+            del guard[b"a"]
+            assert guard.verify() == type(guard.verify())(1, 0, 0)
+        assert dict(database) == {b"mine b": b"2", b"other": b"1"}
+
+
+def test_sqlite_table_of_a_program_with_text_keys(tmp_path):
+    with contextlib.closing(sqlite3.connect(tmp_path / "db")) as connection:
+        connection.execute('CREATE TABLE "my files" (id INTEGER PRIMARY KEY, name TEXT UNIQUE, body BLOB)')
+        connection.executemany(
+            'INSERT INTO "my files" (name, body) VALUES (?, ?)', [(f"é{i}", b"%d" % i) for i in range(100)]
+        )
+        connection.commit()
+        engine = SqliteEngine(connection, "my files", key="name", value="body", text=True)
+        with open_guard(engine, tmp_path / "g") as guard:
+            assert guard["é7"] == b"7"
+            guard["ü"] = b"new"
+            guard["é7"] = b"changed"
+            assert guard.delete("é8")
+            assert guard.get(b"\xff\xfe") is None
+            assert engine.get(b"\xff\xfe") is None
+            assert guard.verify() == type(guard.verify())(100, 0, 0)
+        rows = dict(connection.execute('SELECT name, body FROM "my files"'))
+        assert (rows["ü"], rows["é7"], "é8" in rows) == (b"new", b"changed", False)
+
+
+def test_sqlite_open_transaction_is_refused(tmp_path):
+    with (
+        contextlib.closing(sqlite3.connect(tmp_path / "db")) as connection,
+        open_guard(SqliteEngine(connection, "pairs"), tmp_path / "g") as guard,
+    ):
+        guard[b"a"] = b"1"
+        connection.execute("INSERT INTO pairs VALUES (x'62', x'31')")
+        for change in (lambda: guard.put(b"c", b"1"), lambda: guard.delete(b"a")):
+            with pytest.raises(StoreError, match="open transaction"):
+                change()
+        connection.rollback()
+        guard[b"c"] = b"1"
+        assert guard.verify() == type(guard.verify())(2, 0, 0)
+
+
+def test_sqlite_autocommit_connection_works(tmp_path):
+    with (
+        contextlib.closing(sqlite3.connect(tmp_path / "db", isolation_level=None)) as connection,
+        open_guard(SqliteEngine(connection, "pairs"), tmp_path / "g") as guard,
+    ):
+        guard.update({b"a": b"1", b"b": b"2"})
+        del guard[b"a"]
+        assert guard.verify() == type(guard.verify())(1, 0, 0)
+
+
+def test_lmdb_environment_stays_its_programs(tmp_path):
+    with lmdb.open(str(tmp_path / "data"), max_dbs=2, map_size=1 << 26) as env:
+        db = env.open_db(b"names")
+        with env.begin(write=True, db=db) as txn:
+            txn.put(b"a", b"1")
+        with open_guard(LmdbEngine(env, db), tmp_path / "g") as guard:
+            assert guard[b"a"] == b"1"
+            guard[b"b"] = b"2"
+            with pytest.raises(lmdb.BadValsizeError):
+                guard[b"x" * 600] = b"too long for LMDB"
+            with pytest.raises(lmdb.BadValsizeError):
+                guard[b""] = b"1"
+            assert guard.verify().ok
+        with env.begin(db=db) as txn:
+            assert dict(txn.cursor()) == {b"a": b"1", b"b": b"2"}
+
+
+# --- redis
+
+
+@pytest.fixture(scope="module")
+def redis_folder():
+    with guard_engines.running("redis") as folder:
+        yield folder
+
+
+@pytest.fixture
+def client(redis_folder):
+    guard_engines.clear("redis", redis_folder)
+    with guard_engines.opened("redis", redis_folder) as client:
+        yield client
+
+
+def n_commands(client):
+    return client.info("stats")["total_commands_processed"]
+
+
+def test_redis_absent_keys_save_the_round_trip(client, tmp_path):
+    with open_guard(client, tmp_path) as guard:
+        guard.update((key, b"1") for key in KEYS)
+        sure = [key for key in ABSENT if guard._ask(key) == 0]
+        before = n_commands(client)
+        assert [guard.get(key) for key in sure] == [None] * len(sure)
+        assert guard.get_many(sure) == [None] * len(sure)
+        assert guard.delete_many(sure) == 0
+        assert n_commands(client) - before == 1  # the question itself
+        before = n_commands(client)
+        assert guard.get_many([*sure, *KEYS[:7]])[-7:] == [b"1"] * 7
+        assert n_commands(client) - before == 8  # only keys that may be there cross the network
+
+
+def test_redis_expired_keys_become_extra_and_nothing_is_missed(client, tmp_path):
+    with open_guard(client, tmp_path) as guard:
+        guard.update({b"short": b"1", b"long": b"1"})
+        client.pexpire(b"short", 1)
+        time.sleep(0.02)
+        assert guard.get(b"short") is None
+        assert not guard.delete(b"short")
+        found = guard.verify()
+        assert (found.missing, found.extra) == (0, 1)
+        for i in range(12):  # comes back and expires, over and over: more entries than one place has room for
+            guard[b"short"] = b"%d" % i
+            assert guard.get(b"short") == b"%d" % i
+            client.pexpire(b"short", 1)
+            time.sleep(0.005)
+        guard[b"short"] = b"2"
+        assert guard.get(b"short") == b"2"
+        assert guard.get(b"long") == b"1"
+        assert guard.verify().missing == 0
+        guard.rebuild()
+        assert guard.verify().ok
+
+
+def test_redis_prefix_keeps_to_its_own_keys(client, tmp_path):
+    client.set(b"other", b"1")
+    client.lpush(b"list", b"1")
+    prefix = b"mine*[1]-\\:"
+    client.set(prefix + b"there", b"1")
+    client.set(b"mineXX1Y", b"1")
+    with open_guard(RedisEngine(client, prefix), tmp_path) as guard:
+        guard[b"a"] = b"2"
+        assert sorted(guard) == [b"a", b"there"]
+        assert guard.verify() == type(guard.verify())(2, 0, 0)
+        assert len(guard) == 2
+        guard.clear()
+    assert sorted(client.keys()) == [b"list", b"mineXX1Y", b"other"]
+
+
+def test_redis_client_that_decodes_is_refused():
+    redis = pytest.importorskip("redis")
+    with pytest.raises(TypeError, match="decode_responses"):
+        RedisEngine(redis.Redis(decode_responses=True))
+
+
+def test_redis_started_anew_is_noticed(tmp_path):
+    import redis
+
+    process, port = guard_engines.start_server(tmp_path)
+    try:
+        with redis.Redis(host="127.0.0.1", port=port) as client, open_guard(client, tmp_path / "g") as guard:
+            guard[b"a"] = b"1"
+    finally:
+        process.kill()
+        process.wait()
+    process, port = guard_engines.start_server(tmp_path)
+    try:
+        with redis.Redis(host="127.0.0.1", port=port) as client:
+            client.set(b"b", b"restored")  # as from a snapshot that the guard never saw
+            with open_guard(client, tmp_path / "g", attach=False) as guard:
+                assert guard.state == "pass-through"
+                assert guard.get(b"b") == b"restored"
+            with open_guard(client, tmp_path / "g") as guard:
+                assert guard.state == "filtering"
+                assert guard.get(b"b") == b"restored"
+                assert guard.verify().ok
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_redis_cluster_scan_that_slots_moved_under_is_refused(client, tmp_path, monkeypatch):
+    engine = RedisEngine(client)
+    slots = iter(range(10))
+    monkeypatch.setattr(engine, "_slots", lambda: next(slots))
+    with pytest.raises(StoreError, match="slots moved"):
+        Guard(engine, tmp_path, sync="none")
+    monkeypatch.setattr(engine, "_slots", lambda: None)
+    with open_guard(engine, tmp_path) as guard:
+        assert guard.state == "filtering"
+
+
+# --- the bar
+
+
+def test_guarded_rocksdict_says_no_twice_as_fast_as_its_bloom_filter(tmp_path):
+    pytest.importorskip("rocksdict")
+    from dlbf.bench import guard as section
+
+    figures = section.against_rocksdb(5000, 1000, 3, tmp_path)
+    assert section.bar(figures)["met"], figures
+    assert os.listdir(tmp_path) == []  # noqa: PTH208
