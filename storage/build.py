@@ -24,6 +24,7 @@ from dlbf.storage.longkeys import Databases, long_state, scan
 __all__ = ["TOO_MANY_ALIKE", "Builder", "fill_successor", "keys_after"]
 
 KEYS_PER_UPDATE = 4096
+# Why a filter with room enough is full all the same.
 TOO_MANY_ALIKE = (
     "more than eight keys have the same hash, which happens on purpose only and needs a store whose hash anybody can "
     "compute (keyed=False) or whose secret is known"

@@ -132,7 +132,8 @@ def known_false_positives(store):
 
 def check_forgotten(store, found):
     """A rotation forgets what an adversary knew: of n false positives about n * fpr are left."""
-    assert store.rebuild().state == "filtering"
+    store.rebuild()
+    assert store.stats().state == "filtering"
     left = int(StoreFilter(store).contains_many(found).sum())
     # A binomial of n <= 600 and p = 0.01 exceeds 20 with probability 1e-5.
     assert len(found) > 100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import random
 import tempfile
 from collections.abc import Callable, Collection, Sequence
@@ -91,11 +90,6 @@ def _fit(split: Split, model: Model, design: str, keyed: bool, bound: float, **m
     )  # fmt: skip
 
 
-def _store_class() -> Any:
-    # Type checkers look for dlbf.storage in the folder dlbf, where it is not.
-    return importlib.import_module("dlbf.storage").Store
-
-
 def _row(found: Rate) -> dict[str, Any]:
     return {"value": found.value, "interval_99": list(found.interval), "hits": found.hits, "trials": found.trials}
 
@@ -139,13 +133,14 @@ def stores(
     split: Split, queries: int = 100_000, changes: int = 20_000, say: Say = lambda text: None
 ) -> list[dict[str, Any]]:
     """A default store under every attack: rate, lost keys, and the size of its filter."""
-    open_store = _store_class()
+    from dlbf.storage import Store
+
     rows = []
     for attack in ATTACKS:
         say(f"store: {attack.name}")
         with (
             tempfile.TemporaryDirectory() as folder,
-            open_store(f"{folder}/store", fpr=FPR, sync="none", secret=SECRET) as store,
+            Store(f"{folder}/store", fpr=FPR, sync="none", secret=SECRET) as store,
         ):
             with store.write() as txn:
                 for key in split.keys:
@@ -280,7 +275,8 @@ def _gets(store: Any) -> Callable[[Sequence[bytes]], None]:
 
 def costs(split: Split, model: Model, rounds: int = 60, say: Say = lambda text: None) -> list[dict[str, Any]]:
     """Reads of absent keys with and without the defence, in turns in one run."""
-    open_store = _store_class()
+    from dlbf.storage import Store
+
     pairs: list[tuple[str, str, str]] = []
     contenders: dict[str, Callable[[Sequence[bytes]], object]] = {}
 
@@ -290,8 +286,8 @@ def costs(split: Split, model: Model, rounds: int = 60, say: Say = lambda text: 
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        open_store(f"{folder}/keyed", sync="none") as keyed,
-        open_store(f"{folder}/unkeyed", sync="none", keyed=False) as unkeyed,
+        Store(f"{folder}/keyed", sync="none") as keyed,
+        Store(f"{folder}/unkeyed", sync="none", keyed=False) as unkeyed,
     ):
         say("filling two stores")
         for store in (keyed, unkeyed):
