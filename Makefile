@@ -2,27 +2,38 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := setup.py pyproject.toml $(wildcard dlbf/kernels/*.pyx dlbf/kernels/*.pxd dlbf/kernels/*.h)
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+SOURCES := setup.py pyproject.toml $(wildcard dlbf/*.pyx dlbf/*.pxd dlbf/kernels/*.pyx dlbf/kernels/*.pxd dlbf/kernels/*.h)
+STUBTEST := $(CURDIR)/$(BIN)/python -m mypy.stubtest --mypy-config-file $(CURDIR)/pyproject.toml \
+    --ignore-disjoint-bases --ignore-unused-allowlist --allowlist $(CURDIR)/tests/stubtest-allow.txt
+STUBS := $(shell ls dlbf/*.pyx dlbf/kernels/*.pyx | sed -e 's/\.pyx$$//' -e 's,/,.,g')
 
-.PHONY: help demo test test-long lint bench asv asv-publish figures docs clean
+.PHONY: help demo test test-long lint docs coverage dist check-dist bench asv asv-check asv-publish tables figures clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-# Everything the other targets need, built once and again when a kernel changes.
-$(VENV)/.built: $(SOURCES)
+# What the demo needs, built once and again when a kernel changes.
+$(VENV)/.runs: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -U pip setuptools wheel cython numpy
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[train,cli,plot,test,dev]'
+	$(PIP) -U pip setuptools wheel cython numpy
+	$(PIP) --no-build-isolation -e '.[train,cli]'
+	touch $@
+
+# And what the other targets need; not by installing dlbf again, which would compile everything again.
+$(VENV)/.built: $(VENV)/.runs
+	$(BIN)/python -c "import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+	    print(*(line for name in ('plot', 'test', 'dev') for line in extras[name]), sep='\n')" > $(VENV)/extras.txt
+	$(PIP) -r $(VENV)/extras.txt
 	touch $@
 
 # Peers are only for benchmarks, and one that does not install must not stop the rest.
 $(VENV)/.peers: $(VENV)/.built
-	for peer in rbloom fastbloom-rs pybloomfiltermmap3 rocksdict; do \
+	for peer in rbloom fastbloom-rs pybloomfiltermmap3 hazy pyfusefilter learnedbf rocksdict plyvel; do \
 	    $(BIN)/python -m pip install -q --disable-pip-version-check $$peer || echo "no $$peer here"; done
 	touch $@
 
-demo: $(VENV)/.built ## the main job, end to end
+demo: $(VENV)/.runs ## the main job, end to end
 	$(BIN)/dlbf demo
 
 test: $(VENV)/.built ## the default test suite
@@ -31,22 +42,64 @@ test: $(VENV)/.built ## the default test suite
 test-long: $(VENV)/.built ## everything, sanitizer builds included
 	$(BIN)/python -m pytest -n 2
 
-lint: $(VENV)/.built ## linters, types, stubs
+lint: $(VENV)/.built build/types ## linters, types, stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint dlbf/kernels
-	$(BIN)/mypy --strict -p dlbf
-	$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml --ignore-disjoint-bases --ignore-unused-allowlist --allowlist tests/stubtest-allow.txt \
-	    $$(ls dlbf/kernels/*.pyx | sed -e 's/\.pyx$$//' -e 's,/,.,g')
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint dlbf tests/cython_example
+	MYPYPATH=build/types $(BIN)/mypy --strict -p dlbf
+	$(STUBTEST) $(STUBS)
 
-bench: $(VENV)/.peers ## our filters beside their peers
+# The package as it is installed: type checkers do not follow the hook by which a checkout finds storage/.
+build/types: FORCE
+	rm -rf $@ && mkdir -p $@/dlbf
+	ln -s $(CURDIR)/dlbf/* $@/dlbf/ && ln -s $(CURDIR)/storage $@/dlbf/storage
+FORCE:
+
+$(VENV)/.docs: $(VENV)/.built
+	$(PIP) -e '.[docs]' --no-build-isolation
+	touch $@
+
+docs: $(VENV)/.docs build/types ## the documentation, warnings are errors; in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -q
+
+coverage: $(VENV)/.built ## Python and Cython lines that the tests execute; builds apart, in build/coverage
+	$(BIN)/python .ci/coverage.py --missing
+
+dist: $(VENV)/.built ## sdist, and the wheel built from it, in dist/
+	rm -rf dist
+	$(BIN)/python -m build -q
+
+check-dist: dist ## install the wheel in fresh environments, try it, check its types
+	DLBF_WHEEL="$$(ls $(CURDIR)/dist/*.whl)" $(BIN)/python -m pytest -q tests/test_packaging.py
+	rm -rf build/installed && $(PIP) --no-deps --target build/installed dist/*.whl
+	MYPYPATH=build/installed $(BIN)/mypy --strict -p dlbf
+	cd build/installed && PYTHONPATH=. MYPYPATH=. $(STUBTEST) $(STUBS)
+
+bench: $(VENV)/.peers ## our filters and our store beside their peers
 	$(BIN)/dlbf bench filters
+	$(BIN)/dlbf bench store
+
+# SECTIONS="filters store" measures those anew, SECTIONS=all what takes minutes; without it files are only rewritten.
+# DLBF_DATA names the folder of real URL sets.
+tables: $(VENV)/.peers ## the tables of README and docs from recorded figures; SECTIONS="filters store" records anew
+	$(BIN)/python -m dlbf.bench.tables $(SECTIONS)
+
+ASV := cd asv_bench && PATH="$(CURDIR)/$(BIN):$$PATH" asv
 
 asv: $(VENV)/.peers ## every benchmark once, quickly
-	cd asv_bench && ../$(BIN)/asv machine --yes && ../$(BIN)/asv run --python=same --quick --show-stderr
+	$(ASV) machine --yes
+	$(ASV) run --python=same --quick --show-stderr
 
-asv-publish: $(VENV)/.peers ## benchmark the last commits and build the site
-	cd asv_bench && ../$(BIN)/asv machine --yes && ../$(BIN)/asv run --skip-existing-successful HEAD~5..HEAD && ../$(BIN)/asv publish
+asv-check: $(VENV)/.built ## every benchmark is found and well formed
+	$(ASV) machine --yes
+	$(ASV) check --python=same
+
+# COMMITS="main~20..main" chooses others; each is built and measured in an environment of its own.
+COMMITS ?= HEAD^!
+asv-publish: $(VENV)/.built ## benchmark commits and build the HTML site in asv_bench/.asv/html
+	$(ASV) machine --yes
+	$(ASV) run --skip-existing-successful "$(COMMITS)"
+	$(ASV) publish
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) build dist *.egg-info dlbf/kernels/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info dlbf/*.so dlbf/kernels/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

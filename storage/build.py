@@ -21,9 +21,13 @@ from dlbf.storage import generations, steps
 from dlbf.storage.layout import FLAG_OMITTED, HEAD_PART_BYTES, journal_key, node_key
 from dlbf.storage.longkeys import Databases, long_state, scan
 
-__all__ = ["Builder", "fill_successor", "keys_after"]
+__all__ = ["TOO_MANY_ALIKE", "Builder", "fill_successor", "keys_after"]
 
 KEYS_PER_UPDATE = 4096
+TOO_MANY_ALIKE = (
+    "more than eight keys have the same hash, which happens on purpose only and needs a store whose hash anybody can "
+    "compute (keyed=False) or whose secret is known"
+)
 # Journal records that a switch may still have to apply; a few milliseconds.
 CLOSE_RECORDS = 64
 
@@ -37,6 +41,8 @@ def fill_successor(
         filter.update(all_keys())
         return filter
     except FilterFullError:
+        if not generations.is_learned(filter):
+            raise
         # The new keys are not spread over the regions of the model as the old ones were: look where they are.
         keys = all_keys()
         counts = generations.region_counts(before, iter(lambda: list(islice(keys, KEYS_PER_UPDATE)), []))

@@ -32,7 +32,7 @@ LEAST_KEYS = 1000
 LEAST_NEGATIVES = 500
 # What the estimate learns from.
 ESTIMATE_ROWS = 10_000
-ESTIMATE_MODEL_BYTES = 4096
+ESTIMATE_MODEL_BYTES = (256, 8192)
 
 
 def observe(traffic: Traffic, generation: int, absent: int, false_positives: int) -> Traffic:
@@ -163,8 +163,11 @@ def _learn_a_little(store: "Store", n_keys: int, fpr: float) -> float:
     if len(keys) < LEAST_KEYS or len(negatives) < LEAST_NEGATIVES:
         return 1.0
     half = len(negatives) // 2
+    # A quarter of a bit per key for the model.
+    least, most = ESTIMATE_MODEL_BYTES
+    n_bytes = max(least, min(most, 1 << (n_keys // 32).bit_length()))
     model = train(
-        keys, negatives[:half], kind="ngram", max_bytes=ESTIMATE_MODEL_BYTES, validation=negatives[half:], fpr=fpr,
+        keys, negatives[:half], kind="ngram", max_bytes=n_bytes, validation=negatives[half:], fpr=fpr,
         deletability=DELETABILITY, n_keys=n_keys, epochs=4, progress=False,
     )  # fmt: skip
     return min(1.0, float(model.report["total_bits_per_key"] / model.report["plain_bits_per_key"]))

@@ -38,7 +38,7 @@ DEFAULT_LIMIT = 1 << 16
 MAX_BYTES = 32 << 20
 MAX_KEY_BYTES = 4096
 # One lookup in so many is drawn at most: what makes drawing nearly free.
-LEAST_EVERY = 16.0
+LEAST_EVERY = 32.0
 # Keys that a process keeps in memory before they have to be written, or thinned.
 BUFFER_KEYS = 8192
 
@@ -59,11 +59,14 @@ def write_misses(txn: Any, dbs: Databases, keys: list[bytes], every: float, limi
 
     ``scale`` is the priority of a lookup that is drawn whenever any is; see :func:`age_misses`.
     """
-    rng = random.SystemRandom()
     highest = max(1, int(ONE * scale / every))
-    for key in keys:
+    limit_now = _highest(txn, dbs, limit) or ONE
+    # 53 random bits will do: they are compared, not relied upon.  In order, LMDB finds its pages sooner.
+    for priority, key in sorted((int(random.random() * highest), key) for key in keys):
+        if priority >= limit_now:
+            break
         if len(key) <= MAX_KEY_BYTES:
-            txn.put(_place(rng.randrange(highest), key), key, db=dbs.misses)
+            txn.put(_place(priority, key), key, db=dbs.misses)
     _trim(txn, dbs, limit)
     return drawing_rate(txn, dbs, limit, scale)
 
@@ -79,9 +82,9 @@ def _trim(txn: Any, dbs: Databases, limit: int) -> None:
     cursor = txn.cursor(db)
     try:
         excess = txn.stat(db)["entries"] - limit
-        # By bytes some at a time: the number of pages falls only when one becomes empty.
         while excess > 0 or _n_bytes(txn, db) > MAX_BYTES:
-            for _ in range(max(excess, 256)):
+            # By bytes some at a time: the number of pages falls only when one becomes empty.
+            for _ in range(excess if excess > 0 else 256):
                 if not cursor.last():
                     return
                 cursor.delete()
@@ -125,19 +128,21 @@ def _is_sound(place: bytes, key: bytes) -> bool:
     return len(place) == PLACE.size and _place(int.from_bytes(place[:8], "big"), key) == place
 
 
-def age_misses(txn: Any, dbs: Databases, limit: int, scale: float) -> float:
+def age_misses(txn: Any, dbs: Databases, limit: int, scale: float, damaged: bool = False) -> float:
     """Make room for newer traffic once a rebuild has learnt from the sample; returns the new scale of priorities.
 
     From now on the sample counts as if it had just become full: all lookups before this moment weigh as much as
-    ``LEAST_EVERY`` times their number in it.  Nothing is rewritten; new lookups get lower priorities instead.
+    ``LEAST_EVERY`` times their number in it.  Nothing is rewritten unless something is ``damaged``; new lookups get
+    lower priorities instead.
     """
-    highest = _highest(txn, dbs, limit)
-    if highest is None:
-        return scale
-    scale = min(scale, highest * LEAST_EVERY / ONE)
-    if scale > LEAST_SCALE:
-        return scale
-    # Once in a long life: priorities get too small to tell lookups apart, so spread them again.
+    if not damaged:
+        highest = _highest(txn, dbs, limit)
+        if highest is None:
+            return scale
+        scale = min(scale, highest * LEAST_EVERY / ONE)
+        if scale > LEAST_SCALE:
+            return scale
+    # Or once in a long life: priorities get too small to tell lookups apart, so spread them again.
     keys = list(read_misses(txn, dbs))
     txn.drop(dbs.misses, delete=False)
     step = ONE / LEAST_EVERY / max(1, len(keys))

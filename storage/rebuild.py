@@ -19,17 +19,17 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dlbf.errors import FilterFullError, StoreError
+from dlbf.errors import ChecksumError, FilterFullError, StoreError
 from dlbf.kernels.keys import read_keys
 from dlbf.storage import generations, misses, steps
-from dlbf.storage.build import Builder
+from dlbf.storage.build import TOO_MANY_ALIKE, Builder
 from dlbf.storage.drift import LEAST_KEYS, LEAST_NEGATIVES, observed_rate
 from dlbf.storage.layout import BUILD_KEY, LONG_KEY, STORE_KEY, BuildInfo, StoreInfo, Traffic
 from dlbf.storage.longkeys import long_state
 from dlbf.storage.misses import read_misses
 from dlbf.storage.replica import read_traffic
 from dlbf.storage.report import FilterFigures, RebuildReport
-from dlbf.storage.verify import check_meta
+from dlbf.storage.verify import check_meta, unknown_meta
 from dlbf.theory.designs import get_design
 
 if TYPE_CHECKING:
@@ -304,6 +304,7 @@ def learn(
                 progress=stage,
                 n_keys=max(n_keys, len(keys)),
                 spare=SPARE_SIGMAS,
+                compare=False,
             )
         except ImportError as error:
             if design != "auto":
@@ -330,6 +331,9 @@ def choose(prepared: Any, design: str, n_keys: int, fpr: float, secret: bytes | 
 
 # --- building and switching
 
+# A filter with that much more room than keys is not full because of their number.
+MOST_ROOM = 4.0
+
 
 def build(store: "Store", empty: Any, n_keys: int, phases: Phases) -> Builder:
     """Fill the filter while the store is in use; larger if the store outgrows it meanwhile."""
@@ -342,7 +346,9 @@ def build(store: "Store", empty: Any, n_keys: int, phases: Phases) -> Builder:
                 return builder
             except FilterFullError:
                 room *= 1.2
-                empty = generations.enlarged(empty, room)
+                if room > MOST_ROOM:
+                    raise StoreError(f"{store.path}: {TOO_MANY_ALIKE}; remove them and run rebuild() again") from None
+                empty = generations.enlarged(empty, 1.2)
 
 
 def switch(
@@ -356,12 +362,22 @@ def switch(
 ) -> None:
     """Catch up and make the new filter the store's, with everything that is known about it, in one transaction."""
     info = StoreInfo(fpr, store._info.created, store._info.secret_elsewhere, store._info.keyed)
+    damaged = False
+    with store._reading() as txn:
+        try:
+            misses.check_misses(txn, store._dbs)
+        except ChecksumError:
+            damaged = True
 
     def prepare(txn: Any, number: int) -> Traffic:
         dbs = store._dbs
-        if info != store._info or check_meta(txn, dbs, (STORE_KEY, LONG_KEY)):
+        before = read_traffic(txn, dbs)
+        if info != store._info or check_meta(txn, dbs, (STORE_KEY, LONG_KEY)) or unknown_meta(txn, dbs):
+            # All of it anew: a record under a damaged key could not be found to be deleted.
+            long = long_state(txn, dbs)
+            txn.drop(dbs.meta, delete=False)
             txn.put(STORE_KEY, info.pack(), db=dbs.meta)
-            txn.put(LONG_KEY, long_state(txn, dbs).pack(), db=dbs.meta)
+            txn.put(LONG_KEY, long.pack(), db=dbs.meta)
         filter = builder.filter
         found = figures(filter, len(filter), measured)
         record = BuildInfo(
@@ -378,8 +394,7 @@ def switch(
             allow_false_negatives=allow_false_negatives,
         )
         txn.put(BUILD_KEY, record.pack(), db=dbs.meta)
-        before = read_traffic(txn, dbs)
-        scale = misses.age_misses(txn, dbs, store._miss_limit or misses.DEFAULT_LIMIT, before.scale)
+        scale = misses.age_misses(txn, dbs, store._miss_limit or misses.DEFAULT_LIMIT, before.scale, damaged)
         return Traffic(number, scale=scale)
 
     while True:

@@ -12,6 +12,20 @@ class Stats:
     """A store's figures, see :meth:`dlbf.storage.Store.stats`.
 
     Counts of lookups are those of this process since it opened the store.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dlbf.storage import Store
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with Store(folder.name) as store:
+    ...     store[b"key"] = b"value"
+    ...     store.get(b"key"), store.get(b"absent")
+    ...     stats = store.stats()
+    (b'value', None)
+    >>> stats.keys, stats.lookups, stats.filtered, stats.false_positives
+    (1, 2, 1, 0)
+    >>> folder.cleanup()
     """
 
     keys: int
@@ -79,6 +93,18 @@ class Verification:
         Everything found, in words.
     examples : tuple of bytes
         Some of the missing keys.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dlbf.storage import Store
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with Store(folder.name) as store:
+    ...     store[b"key"] = b"value"
+    ...     found = store.verify()
+    >>> found.ok, found.keys, found.missing, found.extra
+    (True, 1, 0, 0)
+    >>> folder.cleanup()
     """
 
     keys: int

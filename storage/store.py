@@ -36,7 +36,7 @@ from dlbf.errors import FilterFullError, FormatError, StoreError, VersionError
 from dlbf.kernels.keys import read_keys
 from dlbf.kernels.readpath import OperationLog, ReadPath, apply_record
 from dlbf.storage import generations, misses, steps
-from dlbf.storage.build import CLOSE_RECORDS, Builder, fill_successor, keys_after
+from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_successor, keys_after
 from dlbf.storage.drift import drift, observe
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
@@ -64,7 +64,7 @@ from dlbf.storage.layout import (
 )
 from dlbf.storage.longkeys import Databases, count_keys, get_long, is_plain, scan
 from dlbf.storage.rebuild import rebuild
-from dlbf.storage.replica import FULL, SECRET, VERSION, Replica, delete_range, read_checkpoint, read_traffic
+from dlbf.storage.replica import DAMAGE, FULL, SECRET, VERSION, Replica, delete_range, read_checkpoint, read_traffic
 from dlbf.storage.report import Drift, RebuildReport, Stats, Verification
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
 from dlbf.storage.verify import verify
@@ -96,7 +96,7 @@ SYNC_MODES = {
 BUILD_KEYS_PER_OPERATION = 48
 BUILD_KEYS_PER_STEP = 8192
 # A process writes the absent keys it has sampled by itself at most so often; more are thinned until then.
-FLUSH_SECONDS = 5.0
+FLUSH_SECONDS = 10.0
 # Fewer of them are not worth a transaction when the store is closed.
 FLUSH_LEAST_KEYS = 32
 # Records that a store without a usable filter keeps for a rebuild to catch up with.
@@ -182,6 +182,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     >>> with Store(folder.name + "/store", readonly=True) as s:
     ...     len(s), s.verify().ok, s.stats().state
     (2, True, 'filtering')
+    >>> folder.cleanup()
     """
 
     # Longest key that the compiled read path may look for in ``data`` by itself.
@@ -675,7 +676,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         if self._flusher is None and time.monotonic() - self._flushed_at >= FLUSH_SECONDS and not self._was_forked():
             self._flusher = threading.Thread(target=self._flush_aside, name="dlbf-misses", daemon=True)
             self._flusher.start()
-        elif self.n_samples >= 4 * misses.BUFFER_KEYS:
+        else:
             # Every second one by chance, and from now on half as many: still a uniform sample.
             kept = [key for key in self._take_samples() if random.getrandbits(1)]
             self._sample_misses(2 * self.sample_every, misses.BUFFER_KEYS, 0)
@@ -1064,13 +1065,21 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     def _commit_grown(self, txn: Any, operations: OperationLog, number: int) -> None:
         """Commit together with a larger filter, made from the data as this transaction leaves it."""
         replica = self._replica
-        filter = fill_successor(
-            replica.full if replica.filter is None else replica.filter,
-            self._count_after(txn, operations),
-            lambda: self._keys_after(txn, operations),
-            self._info.fpr,
-            self._secret,
-        )
+        try:
+            filter = fill_successor(
+                replica.full if replica.filter is None else replica.filter,
+                self._count_after(txn, operations),
+                lambda: self._keys_after(txn, operations),
+                self._info.fpr,
+                self._secret,
+            )
+        except FilterFullError:
+            # The data comes first: it is stored, and read without a filter until a rebuild.
+            self._withdraw()
+            replica.drop()
+            replica.reason, replica.kind = f"{TOO_MANY_ALIKE}; remove them and run rebuild()", DAMAGE
+            self._commit_unfiltered(txn, operations, number)
+            return
         steps.reached("growth-scanned")
         flags = FLAG_REMOVED if operations.n_removed else 0
         traffic = self._traffic_so_far(txn, number)

@@ -1,6 +1,6 @@
 """Views of a store: a write transaction with its journal, and a snapshot of one moment."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -8,7 +8,7 @@ import lmdb
 
 from dlbf.errors import StoreError
 from dlbf.kernels.keys import read_keys
-from dlbf.kernels.readpath import OperationLog
+from dlbf.kernels.readpath import OperationLog, PutPath
 from dlbf.storage import steps
 from dlbf.storage.layout import PLAIN_KEY_BYTES
 from dlbf.storage.longkeys import count_keys, delete_long, get_long, is_plain, put_long, scan
@@ -35,11 +35,6 @@ def as_value(value: Any) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     raise TypeError(f"a value must be bytes or another buffer, not {type(value).__name__}; encode it first")
-
-
-def refuse(*arguments: Any) -> bool:
-    """What a transaction that has ended does instead of storing."""
-    raise StoreError("this transaction has ended; begin another one")
 
 
 class _View:
@@ -105,6 +100,19 @@ class Snapshot(_View):
     Notes
     -----
     While it is open LMDB keeps every page it can see, so the file grows with each write: close it soon.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dlbf.storage import Store
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with Store(folder.name) as store:
+    ...     store[b"key"] = b"old"
+    ...     with store.snapshot() as view:
+    ...         store[b"key"] = b"new"
+    ...         view.get(b"key"), store.get(b"key")
+    (b'old', b'new')
+    >>> folder.cleanup()
     """
 
     def __init__(self, store: "Store") -> None:
@@ -142,12 +150,25 @@ class Snapshot(_View):
             self.close()
 
 
-class WriteTransaction(_View):
+class WriteTransaction(PutPath, _View):
     """Changes that become visible together or not at all; made by :meth:`dlbf.storage.Store.write`.
 
     Notes
     -----
     One at a time in all processes; others wait.  Use it in the thread that began it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dlbf.storage import Store
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with Store(folder.name) as store:
+    ...     with store.write() as txn:
+    ...         txn.put(b"a", b"1"), txn.put(b"b", b"2"), txn.delete(b"a")
+    ...     dict(store)
+    (True, True, True)
+    {b'b': b'2'}
+    >>> folder.cleanup()
     """
 
     def __init__(self, store: "Store") -> None:
@@ -158,30 +179,16 @@ class WriteTransaction(_View):
         self._id = self._txn.id()
         self._data = store._dbs.data
         self._log = OperationLog()
-        self._added = self._log.added
-        self._plain_put: Callable[..., bool] = self._txn.put
         self._dirty = False
         # Kept to do it all again after the map has grown; not worth it when the map cannot get full.
         self._redo: list[tuple[bytes, bytes | None]] | None = [] if store._map_may_fill() else None
+        if self._redo is None:
+            self._attach_put(self._txn.put, self._data, self._log, lmdb.MapFullError, PLAIN_KEY_BYTES)
         steps.reached("write-began")
 
-    def put(self, key: Key, value: bytes | bytearray | memoryview) -> bool:
-        """Store a value; True if the key is new."""
-        if type(key) is not bytes:
-            key = as_key(key)
-        if type(value) is not bytes:
-            value = as_value(value)
-        if self._redo is None and 0 < len(key) <= PLAIN_KEY_BYTES:
-            # The common case by itself.  (A transaction that has ended has a put that says so.)
-            self._dirty = True
-            try:
-                if self._plain_put(key, value, True, False, False, self._data):
-                    self._added(key)
-                    return True
-                self._plain_put(key, value, True, True, False, self._data)
-                return False
-            except lmdb.MapFullError:
-                return self._again()
+    def _put_slow(self, key: Key, value: bytes | bytearray | memoryview) -> bool:
+        """Every put that is not the common one: see :class:`dlbf.kernels.readpath.PutPath`."""
+        key, value = as_key(key), as_value(value)
         if self._redo is not None:
             self._redo.append((key, value))
         try:
@@ -234,11 +241,8 @@ class WriteTransaction(_View):
         answer = False
         while True:
             txn, self._txn = self._txn, None
-            self._plain_put = refuse
             self._txn = self._store._begin_write_again(txn, self._id)
             self._log = OperationLog()
-            self._added = self._log.added
-            self._plain_put = self._txn.put
             self._dirty = False
             try:
                 for key, value in redo:
@@ -278,7 +282,7 @@ class WriteTransaction(_View):
     def _end(self) -> None:
         self._ended = True
         txn, self._txn = self._txn, None
-        self._plain_put = refuse
+        self._detach_put()
         self._redo = None
         self._store._end_write(txn)
 

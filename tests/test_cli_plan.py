@@ -78,7 +78,8 @@ def test_figures_are_written_with_their_claims(tmp_path):
     files = {path.name: path for path in (tmp_path / "figures").iterdir()}
     for name in (
         "dlbf-figure-7-fpr", "dlbf-figure-8-deletability", "dlbf-figure-9-fnr", "bodega-figure-6-high",
-        "bodega-figure-7-low", "bodega-figure-8-mixed", "theory-saving", "theory-ridge", "theory-adversary",
+        "bodega-figure-7-low", "bodega-figure-8-mixed", "hybrid-measured", "theory-saving", "theory-ridge",
+        "theory-adversary",
     ):  # fmt: skip
         assert files[f"{name}.png"].read_bytes().startswith(b"\x89PNG")
         with files[f"{name}.csv"].open(newline="") as file:
@@ -95,6 +96,11 @@ def test_figures_are_written_with_their_claims(tmp_path):
     (equation,) = (row for statement, row in claims.items() if "DlBF" in statement)
     assert equation["computed"].startswith("Eq. 1 0.932")
     assert "0.80" in equation["computed"]
+    # The published crossover, by theory and with filters that were built; the sandwich and bodega have one bound.
+    (crossover,) = (row for statement, row in claims.items() if "crossover of the published example" in statement)
+    assert crossover["computed"].startswith("predicted 0.87%, measured 0.8")
+    for words in ("crossover of", "has the bound of bodega"):
+        assert {row["agrees"] for statement, row in claims.items() if words in statement} == {"yes"}
     with files["dlbf-figure-7-fpr.csv"].open(newline="") as file:
         rows = list(csv.DictReader(file))
     infeasible = [float(row["bits_per_key"]) for row in rows if not row["slbf-2cbf fpr"]]

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import struct
 import subprocess
 import sys
 import threading
@@ -29,9 +30,9 @@ def rows_of(keys):
 
 
 @pytest.fixture
-def both_paths():
-    """Run with and without AVX2, and leave the default behind."""
-    yield (True, False)
+def all_paths():
+    """Run with AVX-512, with AVX2 and with neither, as far as the processor has them, and leave the default behind."""
+    yield range(use_simd(True), -1, -1)
     use_simd(True)
 
 
@@ -106,12 +107,12 @@ def test_features_wrong_arguments_say_what_is_wrong(arguments, message):
 
 
 @pytest.mark.parametrize("number", range(len(FORMS)))
-def test_score_every_form_equals_reference(number, both_paths):
+def test_score_every_form_equals_reference(number, all_paths):
     params, payload = FORMS[number]
     keys = golden_keys(1500)
     slow = reference.Reference(params, payload)
     expected = [slow.score(key) for key in keys]
-    for simd in both_paths:
+    for simd in all_paths:
         use_simd(simd)
         scorer = Scorer(params, payload)
         assert scorer.score_many(keys).tolist() == expected
@@ -147,9 +148,37 @@ def test_score_with_and_without_simd_is_equal(n, slash, order, form):
     )
 
 
-def test_scores_are_pinned(both_paths):
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(0, 70).flatmap(
+        lambda n: st.one_of(
+            st.binary(min_size=n, max_size=n),
+            st.lists(st.sampled_from(b"aeZ7.-/_@%?\x00 \x7f\xe9{"), min_size=n, max_size=n).map(bytes),
+            st.lists(st.sampled_from(b"a0/"), min_size=n, max_size=n).map(bytes),
+            st.sampled_from((b"t.co", b"bit.ly", b"s.ic", b"tinyurl.com")).map(lambda host: host + b"/" + b"x" * n),
+        )
+    ),
+    st.sampled_from((0, 47, 255, 256)),
+)
+def test_lexical_values_with_and_without_simd_are_equal(key, split):
+    # One model for each value alone, so that a difference in any shows; the last is all of them at once.
+    terms = [(value, 0, 0, 1 + 257 * value) for value in range(28)]
+    for some in [[term] for term in terms] + [terms]:
+        payload = b"".join(struct.pack("<HHii", *term) for term in some)
+        params = (3, 2, 1, 3, split, 0, 0, len(some), 0, 0)
+        try:
+            scores = set()
+            for way in range(use_simd(True), -1, -1):
+                use_simd(way)
+                scores.add(Scorer(params, payload).score(key))
+        finally:
+            use_simd(True)
+        assert len(scores) == 1
+
+
+def test_scores_are_pinned(all_paths):
     # If this fails, stored filters route keys elsewhere: never change the constant, make a new view.
-    for simd in both_paths:
+    for simd in all_paths:
         use_simd(simd)
         assert golden_hash() == GOLDEN
 

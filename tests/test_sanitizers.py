@@ -1,6 +1,6 @@
 """The suite under the address and undefined-behaviour sanitizers, with the kernels' own checks on.
 
-Builds a copy of the sources (a minute) and runs the other tests with it (a few more).
+Builds a copy of the sources (a minute) and runs the other tests with it (some more).
 """
 
 import os
@@ -13,7 +13,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Statistics tell nothing new here, and thousands of processes would start under the sanitizer.
-TESTS = ("hashing", "keys", "filters", "filters_stateful", "format", "threads")
+FILTERS = ("hashing", "keys", "filters", "filters_stateful", "succinct", "format", "threads", "capi")
+LEARNED = ("models", "models_pickles", "models_training", "learned", "learned_stateful")
+STORE = ("store", "store_damage", "store_processes")
+GROUPS = {"filters": FILTERS, "learned": LEARNED, "store": STORE}
+BUILDS = {
+    "sanitizers": {"DLBF_SANITIZE": "address,undefined", "DLBF_DEBUG": "1", "DLBF_OPT": "1"},
+    "checks": {"DLBF_DEBUG": "1", "DLBF_OPT": "1"},
+}
 
 
 def library(name: str) -> str:
@@ -25,34 +32,42 @@ def library(name: str) -> str:
     return str(Path(found).resolve())
 
 
-@pytest.mark.slow
-def test_suite_passes_under_sanitizers(tmp_path):
+@pytest.fixture(scope="module", params=sorted(BUILDS))
+def build(request, tmp_path_factory):
+    """A copy of the sources built one way, as it is installed; the environment to run it in."""
     if not sys.platform.startswith("linux") or shutil.which("gcc") is None:
         pytest.skip("needs gcc on Linux")
-    preload = " ".join(map(library, ("libasan.so", "libubsan.so")))
-    copy = tmp_path / "copy"
-    copy.mkdir()
+    environment = {}
+    if request.param == "sanitizers":
+        environment = {
+            "LD_PRELOAD": " ".join(map(library, ("libasan.so", "libubsan.so"))),
+            # Python never frees some of its memory; allocations too large are to fail, not to end the process.
+            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:halt_on_error=1",
+            "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+            "PYTHONMALLOC": "malloc",
+        }
+    copy = tmp_path_factory.mktemp(request.param) / "copy"
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    for name, place in (("dlbf", "dlbf"), ("storage", "dlbf/storage"), ("tests", "tests")):
+        shutil.copytree(ROOT / name, copy / place, ignore=ignored)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    for name in ("dlbf", "storage", "tests"):
-        ignored = shutil.ignore_patterns("*.so", "__pycache__")
-        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
-    build = os.environ | {"DLBF_SANITIZE": "address,undefined", "DLBF_DEBUG": "1", "DLBF_OPT": "1"}
-    subprocess.run([sys.executable, "setup.py", "build_ext", "--inplace"], cwd=copy, env=build, check=True)
-    environment = os.environ | {
-        "LD_PRELOAD": preload,
-        # Python never frees some of its memory; allocations too large are to fail, not to end the process.
-        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:halt_on_error=1",
-        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
-        "PYTHONMALLOC": "malloc",
-        "PYTHONPATH": str(copy),
-    }
-    origin = "import dlbf.kernels.cells as module; print(module.__file__)"
+    built = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(built, cwd=copy, env=os.environ | BUILDS[request.param], check=True)
+    environment["PYTHONPATH"] = str(copy)
+    code = "import dlbf.kernels.cells, dlbf.storage; print(dlbf.kernels.cells.__file__, dlbf.storage.__file__)"
     found = subprocess.run(
-        [sys.executable, "-c", origin], cwd=copy, env=environment, check=True, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=copy, env=os.environ | environment, check=True, capture_output=True, text=True
     )
-    assert found.stdout.startswith(str(copy))
-    tests = [f"tests/test_{name}.py" for name in TESTS]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    assert all(path.startswith(str(copy)) for path in found.stdout.split())
+    return copy, os.environ | environment
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", GROUPS)
+def test_suite_passes_with_checks_on(build, group):
+    copy, environment = build
+    tests = [f"tests/test_{name}.py" for name in GROUPS[group]]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not timing"]
+    done = subprocess.run([*command, *tests], cwd=copy, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-10000:]

@@ -68,6 +68,7 @@ def best_of(rounds, cases, keys_of):
 
 
 @pytest.mark.data
+@pytest.mark.timing
 def test_reads_beside_lmdb_and_rocksdb(memory, urls):
     rocksdict = pytest.importorskip("rocksdict")
     stored, others = urls
@@ -135,6 +136,7 @@ def test_reads_beside_lmdb_and_rocksdb(memory, urls):
 
 
 @pytest.mark.data
+@pytest.mark.timing
 def test_batched_puts_beside_lmdb(memory, urls):
     stored, _ = urls
     totals = []
@@ -163,6 +165,7 @@ def test_batched_puts_beside_lmdb(memory, urls):
     assert min(totals) <= 1.6
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("sync", ["full", "none"])
 def test_single_puts_beside_lmdb(tmp_path, sync):
     n = 400 if sync == "full" else 20000
@@ -218,6 +221,7 @@ def opened(path, empty, what="Private_Dirty"):
     return float(out[0]), int(out[1]), int(out[3]), float(out[2])
 
 
+@pytest.mark.timing
 def test_opening_ten_million_keys_and_memory_of_a_reader(tmp_path):
     Store(tmp_path / "empty", sync="none").close()
     with Store(tmp_path / "large", sync="none") as store:

@@ -1,12 +1,16 @@
 """Threads on one filter: keys that stay are found whatever others do, and nothing crashes."""
 
 import itertools
+import os
 import pickle
 import sys
 import threading
+import time
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from conftest import url_keys
+from conftest import SECRET, url_keys
 
 import dlbf
 
@@ -281,3 +285,115 @@ def test_lazily_checked_map_asked_by_many_threads(tmp_path):
             for thread in threads:
                 thread.join()
             assert answers == [True] * 4
+
+
+class Exported:
+    """An Arrow array whose export, in which pyarrow lets go of the GIL, has been done."""
+
+    def __init__(self, keys):
+        self.capsules = pa.array(keys, pa.binary()).__arrow_c_array__()
+
+    def __arrow_c_array__(self, requested_schema=None):
+        return self.capsules
+
+
+SHAPES = {
+    "list": list,
+    "tuple": tuple,
+    "list of str": lambda keys: [key.decode() for key in keys],
+    "tuple of str": lambda keys: tuple(key.decode() for key in keys),
+    "numpy S": np.array,
+    "arrow": lambda keys: pa.array(keys, pa.binary()),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_batch_goes_on_while_another_thread_keeps_the_gil(shape):
+    # Threads that wait for each other at every few keys do less than one alone; so a batch needs the GIL rarely.  Here
+    # it never gets it back, and yet the last of 8192 keys must arrive.  They are long, so that the other thread has the
+    # GIL before the first chunk is done.
+    keys = [key * (4096 // len(key)) for key in url_keys(8192, seed=24)]
+    batch = Exported(keys) if shape == "arrow" else SHAPES[shape](keys)
+    expected = dlbf.BloomFilter(10_000, secret=SECRET)
+    expected.update(keys)
+    wanted = bytes(expected._payload())
+    f = dlbf.BloomFilter(10_000, secret=SECRET)
+    seen = f._payload()
+    thread = threading.Thread(target=f.update, args=(batch,))
+    sys.setswitchinterval(600)
+    thread.start()
+    end = time.monotonic() + 20
+    while seen != wanted and time.monotonic() < end:
+        pass
+    arrived = seen == wanted
+    sys.setswitchinterval(1e-5)
+    thread.join()
+    assert arrived
+
+
+def test_reading_batch_leaves_the_gate_to_a_writer():
+    # One batch of a million keys, and a single key that is added meanwhile: it must not wait for the end.
+    f = dlbf.BloomFilter(10_000)
+    keys = tuple(url_keys(20_000, seed=25)) * 100
+    ended = []
+
+    def ask():
+        f.contains_many(keys)
+        ended.append(True)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    added = 0
+    while not ended:
+        f.add(b"%d" % added)
+        added += not ended
+    thread.join()
+    assert added > 3
+
+
+@pytest.mark.parametrize("shape", ["tuple", "list", "mixed"])
+def test_batch_left_early_by_a_reader_misses_no_key(shape):
+    f = dlbf.BloomFilter(100_000, 1e-4)
+    keys = url_keys(50_000, seed=26)
+    f.update(keys)
+    kinds = (bytes, bytes.decode, bytearray)
+    keys += [b"absent %d" % i for i in range(7)]
+    if shape == "mixed":
+        keys = [kinds[i // 5 % 3](key) for i, key in enumerate(keys)]
+    if shape != "list":
+        keys = tuple(keys)
+    expected = f.contains_many(keys)
+    assert expected[:-7].all()
+
+    def ask():
+        assert (f.contains_many(keys) == expected).all()
+
+    run(ask, lambda: f.add(STAY[0]), ask, seconds=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["list", "tuple", "numpy S", "arrow"])
+@pytest.mark.parametrize("maker", [dlbf.BloomFilter, dlbf.CountingBloomFilter, dlbf.CuckooFilter])
+def test_two_threads_do_at_least_1_7_times_the_work_of_one(maker, shape):
+    if (os.cpu_count() or 1) < 2 or os.getloadavg()[0] > 0.7:
+        pytest.skip("needs two idle cores")
+    sys.setswitchinterval(0.005)
+    f = maker(1_000_000)
+    f.update(url_keys(1_000_000, seed=27))
+    absent = url_keys(400_000, seed=28)
+    halves = [SHAPES[shape](absent[:200_000]), SHAPES[shape](absent[200_000:])]
+    alone = together = float("inf")
+    for _ in range(15):
+        start = time.perf_counter()
+        for half in halves:
+            f.contains_many(half)
+        alone = min(alone, time.perf_counter() - start)
+        threads = [threading.Thread(target=f.contains_many, args=(half,)) for half in halves]
+        start = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        together = min(together, time.perf_counter() - start)
+    print(f"{maker.__name__}, {shape}: {alone / together:.2f}x")
+    assert alone / together >= 1.7

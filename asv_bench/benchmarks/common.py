@@ -1,12 +1,14 @@
-"""Shared by all benchmarks: the filters under test and fresh keys."""
+"""Shared by all benchmarks: the filters under test, fresh keys, sizes."""
 
 import gc
+import os
 
 import dlbf
 from dlbf.bench.keys import listed_urls, ordinary_urls
 
 FPR = 0.01
 SECRET = bytes(range(16))
+TINY = os.environ.get("DLBF_BENCH_TINY", "0") not in ("", "0")
 
 FILTERS = {
     "bloom": lambda n: dlbf.BloomFilter(n, FPR),
@@ -19,6 +21,16 @@ FILTERS = {
     "cuckoo": lambda n: dlbf.CuckooFilter(n, FPR),
 }
 DELETABLE = [name for name in FILTERS if not name.startswith("bloom")]
+
+
+def size(n, tiny=1000):
+    """A number of keys; a small one when the suite is only checked."""
+    return min(n, tiny) if TINY else n
+
+
+def sizes(*wanted):
+    """Numbers of keys to compare; one small one when the suite is only checked."""
+    return [size(wanted[0])] if TINY else list(wanted)
 
 
 def rbloom_or_skip(n_keys):
@@ -37,10 +49,17 @@ def queries(n, hit_ratio, keys, seed=7):
     misses = list(ordinary_urls(n - n_hits, seed))
     if not hits or not misses:
         return hits or misses
-    return [key for pair in zip(hits, misses, strict=True) for key in pair]
+    step = len(hits) / len(misses)
+    mixed, taken = [], 0
+    for i, miss in enumerate(misses):
+        upto = int((i + 1) * step)
+        mixed += [miss, *hits[taken:upto]]
+        taken = upto
+    return mixed + hits[taken:]
 
 
 def make_keys(n):
     """The keys that go into a filter."""
-    gc.collect()
+    if not TINY:
+        gc.collect()
     return list(listed_urls(n))

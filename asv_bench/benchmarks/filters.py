@@ -4,64 +4,83 @@ import threading
 
 import numpy as np
 
-from .common import DELETABLE, FILTERS, FPR, make_keys, queries, rbloom_or_skip
+from .common import DELETABLE, FILTERS, FPR, make_keys, queries, rbloom_or_skip, size, sizes
 
-N_QUERIES = 50_000
-SIZES = [10_000, 1_000_000]
+N_QUERIES = size(50_000)
+SIZES = sizes(10_000, 1_000_000)
 
 
-class FilterBuild:
+class WithKeys:
+    """Keys made once for all benchmarks: making a million takes longer than most of what is measured."""
+
+    timeout = 300
+
+    def setup_cache(self):
+        return make_keys(max(SIZES))
+
+
+class FilterBuild(WithKeys):
     """Adding dominates; hashing is a third of it, cache misses of large filters the rest."""
 
     params = [list(FILTERS), SIZES]
     param_names = ["filter", "n_keys"]
 
-    def setup(self, name, n_keys):
-        self.keys = make_keys(n_keys)
+    def setup(self, keys, name, n_keys):
+        self.keys = keys[:n_keys]
 
-    def time_update(self, name, n_keys):
+    def time_update(self, keys, name, n_keys):
         FILTERS[name](n_keys).update(self.keys)
 
-    def peakmem_build(self, name, n_keys):
+    def peakmem_build(self, keys, name, n_keys):
         FILTERS[name](n_keys).update(self.keys)
 
-    def track_bits_per_key(self, name, n_keys):
+    def track_bits_per_key(self, keys, name, n_keys):
         return 8 * FILTERS[name](n_keys).nbytes / n_keys
 
     track_bits_per_key.unit = "bits"
 
 
-class FilterQuery:
+class FilterQuery(WithKeys):
     """Asking: absent keys end at the first empty cell, present ones need every probe."""
 
     params = [[*FILTERS, "rbloom"], SIZES, [0.0, 0.5, 1.0]]
     param_names = ["filter", "n_keys", "hit_ratio"]
 
-    def setup(self, name, n_keys, hit_ratio):
-        keys = make_keys(n_keys)
+    def setup(self, keys, name, n_keys, hit_ratio):
+        keys = keys[:n_keys]
         self.filter = rbloom_or_skip(n_keys) if name == "rbloom" else FILTERS[name](n_keys)
         self.filter.update(keys)
         self.queries = queries(min(N_QUERIES, n_keys), hit_ratio, keys)
 
-    def time_query(self, name, n_keys, hit_ratio):
+    def time_query(self, keys, name, n_keys, hit_ratio):
         filter_ = self.filter
         for key in self.queries:
             key in filter_  # noqa: B015
 
-    def time_contains_many(self, name, n_keys, hit_ratio):
-        if name == "rbloom":
-            raise NotImplementedError
+
+class FilterBatchQuery(WithKeys):
+    """The same in batches, where the next keys are fetched while one is looked up."""
+
+    params = [list(FILTERS), SIZES, [0.0, 0.5, 1.0]]
+    param_names = ["filter", "n_keys", "hit_ratio"]
+
+    def setup(self, keys, name, n_keys, hit_ratio):
+        self.filter = FILTERS[name](n_keys)
+        self.filter.update(keys[:n_keys])
+        self.queries = queries(min(N_QUERIES, n_keys), hit_ratio, keys)
+
+    def time_contains_many(self, keys, name, n_keys, hit_ratio):
         self.filter.contains_many(self.queries)
 
 
-class FilterBatchInput:
+class FilterBatchInput(WithKeys):
     """The cost of getting at the keys: objects one by one, or arrays at once."""
 
     params = [["list", "tuple", "generator", "numpy S", "arrow"]]
     param_names = ["input"]
 
-    def setup(self, kind):
-        keys = make_keys(200_000)
+    def setup(self, keys, kind):
+        keys = keys[: size(200_000)]
         self.filter = FILTERS["counting"](len(keys))
         self.filter.update(keys)
         absent = queries(N_QUERIES, 0.0, keys)
@@ -77,11 +96,11 @@ class FilterBatchInput:
             self.input = tuple(absent) if kind == "tuple" else absent
         self.kind = kind
 
-    def time_contains_many(self, kind):
+    def time_contains_many(self, keys, kind):
         self.filter.contains_many(iter(self.input) if kind == "generator" else self.input)
 
 
-class FilterRemove:
+class FilterRemove(WithKeys):
     """Removing a tenth of the keys; setup fills the filter anew each time."""
 
     params = [DELETABLE, SIZES]
@@ -89,35 +108,34 @@ class FilterRemove:
     number = 1
     repeat = 5
 
-    def setup(self, name, n_keys):
-        keys = make_keys(n_keys)
+    def setup(self, keys, name, n_keys):
+        keys = keys[:n_keys]
         self.filter = FILTERS[name](n_keys)
         self.filter.update(keys)
         self.gone = keys[: n_keys // 10]
 
-    def time_remove(self, name, n_keys):
+    def time_remove(self, keys, name, n_keys):
         for key in self.gone:
             self.filter.remove(key)
 
-    def time_remove_many(self, name, n_keys):
+    def time_remove_many(self, keys, name, n_keys):
         self.filter.remove_many(self.gone)
 
 
-class FilterThreads:
+class FilterThreads(WithKeys):
     """One batch shared by one or two threads: the GIL is released, so two should take half the time."""
 
     params = [["counting", "cuckoo"], [1, 2]]
     param_names = ["filter", "n_threads"]
 
-    def setup(self, name, n_threads):
-        keys = make_keys(1_000_000)
+    def setup(self, keys, name, n_threads):
         self.filter = FILTERS[name](len(keys))
         self.filter.update(keys)
-        absent = queries(400_000, 0.0, keys)
-        size = len(absent) // n_threads
-        self.parts = [absent[i * size : (i + 1) * size] for i in range(n_threads)]
+        absent = queries(size(400_000), 0.0, keys)
+        share = len(absent) // n_threads
+        self.parts = [absent[i * share : (i + 1) * share] for i in range(n_threads)]
 
-    def time_contains_many(self, name, n_threads):
+    def time_contains_many(self, keys, name, n_threads):
         threads = [threading.Thread(target=self.filter.contains_many, args=(part,)) for part in self.parts]
         for thread in threads:
             thread.start()
@@ -125,28 +143,45 @@ class FilterThreads:
             thread.join()
 
 
-class FilterRates:
+class FilterRates(WithKeys):
     """What a filter asked for 1 % delivers."""
 
     params = [list(FILTERS)]
     param_names = ["filter"]
 
-    def setup(self, name):
-        keys = make_keys(100_000)
-        self.filter = FILTERS[name](len(keys))
-        self.filter.update(keys)
-        self.absent = queries(500_000, 0.0, keys)
+    def setup(self, keys, name):
+        self.keys = keys[: size(100_000)]
+        self.filter = FILTERS[name](len(self.keys))
+        self.filter.update(self.keys)
+        self.absent = queries(size(500_000), 0.0, [])
 
-    def track_fpr_over_target(self, name):
+    def track_fpr_over_target(self, keys, name):
         return float(self.filter.contains_many(self.absent).mean()) / FPR
 
     track_fpr_over_target.unit = "ratio"
 
 
+class FilterForgets(WithKeys):
+    """How many of the removed keys then answer "absent"."""
+
+    params = [DELETABLE]
+    param_names = ["filter"]
+
+    def setup(self, keys, name):
+        self.keys = keys[: size(100_000)]
+        self.filter = FILTERS[name](len(self.keys))
+        self.filter.update(self.keys)
+
+    def track_deletability(self, keys, name):
+        gone = self.keys[: len(self.keys) // 10]
+        self.filter.remove_many(gone)
+        return float((~self.filter.contains_many(gone)).mean())
+
+
 class FilterFiles:
     """Opening maps; it must not depend on the size."""
 
-    params = [[10_000, 3_000_000]]
+    params = [sizes(10_000, 3_000_000)]
     param_names = ["n_keys"]
 
     def setup(self, n_keys):

@@ -1,16 +1,20 @@
-"""Models: scoring one key and many, training, what a model is worth at a size."""
+"""Models: scoring one key and many, opening, training, what a model is worth at a size."""
 
 from dlbf import models
 from dlbf.bench.keys import listed_urls, ordinary_urls
 
-N_TRAIN = 50_000
-N_QUERIES = 20_000
+from .common import TINY, size
+
+N_TRAIN = size(50_000)
+N_QUERIES = size(20_000)
 KINDS = ["ngram", "svm", "naive-bayes", "trees"]
-SIZES = [1024, 8192, 65536]
+SIZES = [1024] if TINY else [1024, 8192, 65536]
 
 
 def key_sets():
-    return list(listed_urls(N_TRAIN)), list(ordinary_urls(N_TRAIN, 3)), list(ordinary_urls(N_QUERIES, 11))
+    """Keys and negatives to learn from, and absent keys to score, all of one making."""
+    ordinary = list(ordinary_urls(N_TRAIN + N_QUERIES))
+    return list(listed_urls(N_TRAIN)), ordinary[:N_TRAIN], ordinary[N_TRAIN:]
 
 
 class ModelScore:
@@ -18,10 +22,13 @@ class ModelScore:
 
     params = [KINDS, ["one", "many"]]
     param_names = ["kind", "how"]
+    timeout = 300
 
     def setup_cache(self):
         keys, negatives, queries = key_sets()
-        made = {kind: models.train(keys, negatives, kind=kind, max_bytes=8192).to_bytes() for kind in KINDS}
+        made = {
+            kind: models.train(keys, negatives, kind=kind, max_bytes=8192, progress=False).to_bytes() for kind in KINDS
+        }
         return made, queries
 
     def setup(self, cache, kind, how):
@@ -36,6 +43,11 @@ class ModelScore:
         for key in self.queries:
             score(key)
 
+    def track_model_bytes(self, cache, kind, how):
+        return self.model.nbytes
+
+    track_model_bytes.unit = "bytes"
+
 
 class ModelOpen:
     """Reading a model: one checksum and one pass over its nodes; no training library is imported."""
@@ -43,11 +55,17 @@ class ModelOpen:
     params = [SIZES]
     param_names = ["n_bytes"]
 
-    def setup(self, n_bytes):
+    def setup_cache(self):
         keys, negatives, _ = key_sets()
-        self.data = models.train(keys, negatives, max_bytes=n_bytes, epochs=1).to_bytes()
+        return {
+            n_bytes: models.train(keys, negatives, kind="ngram", max_bytes=n_bytes, epochs=1, progress=False).to_bytes()
+            for n_bytes in SIZES
+        }
 
-    def time_from_bytes(self, n_bytes):
+    def setup(self, made, n_bytes):
+        self.data = made[n_bytes]
+
+    def time_from_bytes(self, made, n_bytes):
         models.from_bytes(self.data)
 
 
@@ -58,23 +76,26 @@ class ModelTrain:
     param_names = ["kind", "max_bytes"]
     timeout = 300
     number = 1
-    repeat = 3
+    repeat = (1, 3, 20.0)
 
     def setup(self, kind, max_bytes):
         self.keys, self.negatives, _ = key_sets()
 
+    def _train(self, kind, max_bytes):
+        return models.train(self.keys, self.negatives, kind=kind, max_bytes=max_bytes, progress=False)
+
     def time_train(self, kind, max_bytes):
-        models.train(self.keys, self.negatives, kind=kind, max_bytes=max_bytes)
+        self._train(kind, max_bytes)
 
     def peakmem_train(self, kind, max_bytes):
-        models.train(self.keys, self.negatives, kind=kind, max_bytes=max_bytes)
+        self._train(kind, max_bytes)
 
     def track_kl(self, kind, max_bytes):
-        return models.train(self.keys, self.negatives, kind=kind, max_bytes=max_bytes).report["kl_integer"]
+        return self._train(kind, max_bytes).report["kl_integer"]
 
     track_kl.unit = "nats"
 
     def track_total_bits_per_key(self, kind, max_bytes):
-        return models.train(self.keys, self.negatives, kind=kind, max_bytes=max_bytes).report["total_bits_per_key"]
+        return self._train(kind, max_bytes).report["total_bits_per_key"]
 
     track_total_bits_per_key.unit = "bits"

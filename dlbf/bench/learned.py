@@ -75,7 +75,8 @@ def designs(split: Split, bits_per_key: float = 16.0, say: Say = lambda text: No
         best = float("inf")
         # Short turns: on a busy machine some of many run undisturbed, and the best is one of those.
         for turn in range(60):
-            asked = [bytes(bytearray(key)) for key in split.unseen[turn * 1000 % 10_000 :][:1000]]
+            first = turn * 1000 % min(10_000, len(split.unseen))
+            asked = [bytes(bytearray(key)) for key in split.unseen[first:][:1000]]
             start = time.perf_counter_ns()
             for key in asked:
                 key in lf  # noqa: B015

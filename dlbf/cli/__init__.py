@@ -17,13 +17,27 @@ COMMANDS = {
     "export": "Write a store's records to a file: TSV, JSON lines or keys.",
     "fit": "Fit a learned filter to a file of keys and a file of absent keys.",
     "get": "Look up keys in a store.",
+    "info": "What a store or a filter file is; whether a store should be rebuilt.",
     "load": "Fill a store from a file: TSV, JSON lines or keys.",
     "plan": "Predict every design for a model and a budget; or draw the published figures.",
     "put": "Store one key, in a new store if there is none.",
-    "scan": "Look through a store in the order of its keys.",
-    "info": "What a store or a filter file is; whether a store should be rebuilt.",
     "rebuild": "Learn a store's filter anew, while the store is in use.",
+    "report": "Which filter fits a file of keys, and why: one HTML page.",
+    "scan": "Look through a store in the order of its keys.",
     "verify": "Compare a store's filter with its data; check every record.",
+}
+
+# What an optional dependency comes with.
+EXTRAS = {
+    "sklearn": "train",
+    "scipy": "train",
+    "rich": "cli",
+    "matplotlib": "plot",
+    "rbloom": "bench",
+    "rocksdict": "engines",
+    "plyvel": "engines",
+    "redis": "engines",
+    "valkey": "engines",
 }
 
 
@@ -41,6 +55,13 @@ def build() -> "click.Group":
                 return super().invoke(ctx)
             except DlbfError as error:
                 raise click.ClickException(str(error)) from error
+            except ModuleNotFoundError as error:
+                extra = EXTRAS.get((error.name or "").partition(".")[0])
+                if extra is None:
+                    raise
+                raise click.ClickException(
+                    f"this needs the [{extra}] extra ({error}); install it with: pip install 'dlbf[{extra}]'"
+                ) from error
 
     @click.group(
         cls=Commands,

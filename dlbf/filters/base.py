@@ -75,6 +75,13 @@ class Filter(FilterCore):
 
     Subclasses define ``KIND``, ``PARAMS`` (names of their own parameters), ``_payload_bytes(params)``, which
     also checks them, and ``_apply(params)``, which hands them to the kernel.
+
+    Examples
+    --------
+    >>> import dlbf
+    >>> f = dlbf.CuckooFilter(100)
+    >>> isinstance(f, Filter), f.capacity, f.fpr_target, len(f)
+    (True, 100, 0.01, 0)
     """
 
     KIND: ClassVar[int]
@@ -170,7 +177,11 @@ class Filter(FilterCore):
         return self._params[(COMMON_PARAMS + self.PARAMS).index(name)]
 
     def close(self) -> None:
-        """Let go of the buffer and, for a mapped file, write it back and close it; later use raises ValueError."""
+        """Let go of the buffer and, for a mapped file, write it back and close it; later use raises ValueError.
+
+        Waits for :class:`dlbf.capi.FilterReader` objects of other threads; one of this thread's own is a DlbfError.
+        """
+        self._check_readers()
         file, self._file = self._file, None
         if file is not None:
             file.close(self)

@@ -29,7 +29,8 @@ class DeletableBloomFilter(DeletableCore, Filter):
     Notes
     -----
     ``remove`` clears the key's bits wherever no other key can be using them.  Where every one of its regions has seen a
-    collision nothing can be cleared: it returns False and the key stays.  Adding a key twice counts as a collision.
+    collision nothing can be cleared: it returns False, and the key stays and stays counted by ``len``.  Adding a key
+    twice counts as a collision.
 
     Examples
     --------

@@ -21,7 +21,8 @@ class ExactSet(ExactCore, Filter):
     Parameters
     ----------
     capacity : int
-        Number of keys to make room for; it grows by itself while it owns its buffer.
+        Number of keys to make room for; it grows by itself while it owns its buffer.  One that is mapped from a file
+        keeps its size, and reuses the room of removed keys.
     secret, filter_id
         As for :class:`dlbf.BloomFilter`.
 
@@ -67,7 +68,9 @@ class ExactSet(ExactCore, Filter):
 
     def _make_room(self, n_key_bytes: int) -> None:
         if self._file is not None:
-            super()._make_room(n_key_bytes)
+            if not self._compacted(n_key_bytes):
+                super()._make_room(n_key_bytes)
+            return
         if n_key_bytes > MAX_KEY_BYTES:
             raise ValueError(f"a key of an ExactSet has at most {MAX_KEY_BYTES} bytes, found {n_key_bytes}")
         self._lock()  # other threads may be adding keys at this moment
@@ -80,6 +83,19 @@ class ExactSet(ExactCore, Filter):
             params = (*self._params[:3], n_slots, arena_bytes)
             self._move_to(aligned_zeros(self._payload_bytes(params)), n_slots, arena_bytes)
             self._params = params
+        finally:
+            self._unlock()
+
+    def _compacted(self, n_key_bytes: int) -> bool:
+        """Give back the bytes of removed keys, for a set that cannot grow; whether there is room for the key now."""
+        self._lock()
+        try:
+            n_slots, arena_bytes = self._param("n_slots"), self._param("arena_bytes")
+            needed = (ENTRY_BYTES + n_key_bytes + 3) // 4 * 4
+            fits = 4 * (len(self) + 1) <= 3 * n_slots and self._used_bytes() + needed <= arena_bytes
+            if fits:
+                self._compact(aligned_zeros(self.nbytes))
+            return bool(fits)
         finally:
             self._unlock()
 

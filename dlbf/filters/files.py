@@ -119,16 +119,17 @@ class MappedFile:
     def close(self, filter_: Filter | None) -> None:
         """Write back if writable and a filter is there to write, unmap, unlock."""
         if filter_ is not None:
+            _MAPPED.pop(id(filter_), None)
             # From here on nobody changes the contents, so the sums will be those of what is written.
             filter_._detach()
             if self.writable:
-                self._write_back(filter_)
+                self.write_back(filter_)
         self.payload.release()
         self.view.release()
         self.map.close()
         self.file.close()
 
-    def _write_back(self, filter_: Filter) -> None:
+    def write_back(self, filter_: Filter) -> None:
         """Write fresh sums, the count, and no flag; contents first, so that a valid header means valid contents."""
         sums = format.chunk_sums(self.payload)
         self.view[format.layout(len(self.payload)).sums] = sums
@@ -137,10 +138,27 @@ class MappedFile:
         self.map.flush()
 
 
-def _close_at_exit(reference: "weakref.ref[Filter]") -> None:
-    filter_ = reference()
-    if filter_ is not None:
-        filter_.close()
+# Filters that are mapped now; those still here when the interpreter ends are closed then.
+_MAPPED: "dict[int, weakref.ref[Filter]]" = {}
+
+
+def _remember(filter_: Filter) -> None:
+    number = id(filter_)
+    _MAPPED[number] = weakref.ref(filter_, lambda _: _MAPPED.pop(number, None))
+
+
+@atexit.register
+def _close_all() -> None:
+    for reference in list(_MAPPED.values()):
+        filter_ = reference()
+        if filter_ is None:
+            continue
+        if filter_._is_held:
+            # Some thread still reads it by a FilterReader, so nobody changes it: write, and let the system unmap it.
+            if filter_._file.writable:
+                filter_._file.write_back(filter_)
+        else:
+            filter_.close()
 
 
 def open_filter(
@@ -172,6 +190,18 @@ def open_filter(
         If the file is not a whole, unchanged filter.
     DlbfError
         If somebody else has it open in a way that excludes this one.
+
+    Examples
+    --------
+    >>> import dlbf, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> dlbf.CuckooFilter(100).save(f"{folder.name}/f.dlbf")
+    >>> with dlbf.open_filter(f"{folder.name}/f.dlbf", "r+") as f:
+    ...     f.add(b"key")
+    >>> with dlbf.open_filter(f"{folder.name}/f.dlbf") as f:
+    ...     b"key" in f, f.is_writable
+    (True, False)
+    >>> folder.cleanup()
     """
     if mode not in ("r", "r+"):
         raise ValueError(f"mode must be 'r' or 'r+', found {mode!r}; to make a new file use filter.save(path)")
@@ -213,5 +243,5 @@ def open_filter(
         file.close(None)
         raise
     filter_._file = file
-    atexit.register(_close_at_exit, weakref.ref(filter_))
+    _remember(filter_)
     return filter_

@@ -13,6 +13,7 @@ a directory at its start, so a composite is saved, mapped and copied like any ot
          0      4   u32  number of score regions R, 1 .. 16
          4      4   u32  number of parts
          8      4   u32  flags: bit 0 = the model sees the hash instead of the key
+                               bit 1 = every part has a key of its own, derived from the secret
         12      4   u32  zero
         16     64   i32  thresholds[16]: region r has thresholds[r - 1] <= score < thresholds[r]; unused ones zero
         80     88   u64  parameters[11] of the model, as in its own header

@@ -17,7 +17,7 @@ from dlbf.kernels.dleft cimport dleft_contains, dleft_fingerprint, dleft_insert,
 from dlbf.kernels.exact cimport (
     EXACT_ENTRY_BYTES, exact_add, exact_arena, exact_find, exact_remove, exact_slot,
 )
-from dlbf.kernels.hashing cimport hash_for_filter
+from dlbf.kernels.hashing cimport HASH_SIP24, HashKey, hash_for_filter, siphash24
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk, KeyReader
 from dlbf.kernels.scoring cimport MODEL_NONE, model_open, model_score
 from dlbf.kernels.succinct cimport (
@@ -39,6 +39,10 @@ cdef enum:
     AT_MODEL = 168
     AT_PLAN = 184
     AT_UNSTORED = 200
+
+cdef enum:
+    FLAG_HIDES_SCORE = 1
+    FLAG_OWN_KEYS = 2
 
 cdef enum:
     # One bit less than len() can say.
@@ -182,6 +186,18 @@ cdef object part_open(Part* p, uint32_t number, params):
         raise FormatError(f"part {number} is of unknown kind {p.kind}; written by a newer dlbf?")
 
 
+cdef uint64_t part_key(const HashKey* key, uint32_t role, uint32_t region) noexcept nogil:
+    """The key of one part: SipHash of its place under the filter's secret, which it does not give away.
+
+    It takes the place of the part's public number in ``hash_for_filter``, so what one part's answers or bits may tell
+    about places says nothing about another part, or about what the model sees.
+    """
+    cdef uint8_t label[16]
+    memcpy(label, b"dlbfpart", 8)
+    store64(label + 8, (<uint64_t>role << 32) | region)
+    return siphash24(key.k0, key.k1, label, 16)
+
+
 # --- the whole -------------------------------------------------------------------
 
 
@@ -216,6 +232,7 @@ cdef class CompositeCore(FilterCore):
         cdef uint64_t size = self.n_payload_bytes
         cdef uint64_t offset, n_bytes
         cdef uint32_t i, n_parts, role, region
+        cdef bint own_keys
         cdef Part* part
         memset(c, 0, sizeof(Composite))
         tables = []
@@ -225,13 +242,16 @@ cdef class CompositeCore(FilterCore):
             raise FormatError(f"a learned filter needs {DIRECTORY_BYTES} bytes or more, found {size}")
         c.n_regions = load32(d)
         n_parts = load32(d + 4)
-        if not 1 <= c.n_regions <= MAX_REGIONS or n_parts > 2 * MAX_REGIONS + 1 or load32(d + 8) > 1 or load32(d + 12):
+        if not 1 <= c.n_regions <= MAX_REGIONS or n_parts > 2 * MAX_REGIONS + 1 or load32(d + 8) > 3 or load32(d + 12):
             raise FormatError("the directory of a learned filter makes no sense; build it again")
+        own_keys = load32(d + 8) & FLAG_OWN_KEYS
+        if own_keys and self.hash_key.kind != HASH_SIP24:
+            raise FormatError("a learned filter with keys for its parts, but without a secret; build it again")
         if DIRECTORY_BYTES + <uint64_t>n_parts * PART_BYTES > size:
             raise FormatError(f"{n_parts} parts do not fit {size} bytes; the filter is cut")
         if load64(d + AT_UNSTORED) >> MAX_UNSTORED_BITS:
             raise FormatError(f"{load64(d + AT_UNSTORED)} keys without a filter make no sense; build it again")
-        c.hides_score = load32(d + 8) & 1
+        c.hides_score = load32(d + 8) & FLAG_HIDES_SCORE
         for i in range(<uint32_t>MAX_REGIONS):
             c.thresholds[i] = <int32_t>load32(d + AT_THRESHOLDS + 4 * i)
             if 0 < i < c.n_regions - 1 and c.thresholds[i] < c.thresholds[i - 1]:
@@ -252,7 +272,7 @@ cdef class CompositeCore(FilterCore):
         if offset > size or n_bytes > size - offset:
             raise FormatError("the plan lies outside of the filter; build it again")
         ranges.append((offset, offset + n_bytes))
-        shared = {}
+        shared, first_region = {}, {}
         for i in range(n_parts):
             d = self.data + DIRECTORY_BYTES + i * PART_BYTES
             role, region = load32(d), load32(d + 4)
@@ -285,7 +305,10 @@ cdef class CompositeCore(FilterCore):
                 pass
             else:
                 ranges.append((offset, offset + n_bytes))
+                first_region[offset] = region
             shared[offset] = same
+            if own_keys:
+                part.filter_id = part_key(&self.hash_key, role, first_region[offset])
             tables.append(part_open(part, i, params))
         ranges = sorted([pair for pair in ranges if pair[0] < pair[1]])
         for before, after in zip(ranges, ranges[1:]):

@@ -38,6 +38,7 @@ cdef class FilterCore:
     cdef readonly uint64_t filter_id
     cdef uint64_t n_items
     cdef Gate gate
+    cdef dict readers           # thread -> open dlbf.capi.FilterReaders it has made; None: nobody has any
     # Chunks of a mapped file are checked when first touched.
     cdef object sums
     cdef object checked
@@ -59,3 +60,5 @@ cdef class FilterCore:
     cdef int _check_chunk(self, Py_ssize_t i) except -1
     cdef int _need_open(self) except -1
     cdef int _need_writable(self) except -1
+    cdef int _hold(self, size_t thread, int change) except -1
+    cdef int _need_no_reader(self) except -1

@@ -4,14 +4,14 @@ Threads: any number of readers, or one writer.  Operations on one key hold the G
 it and pass a gate, so a reader never sees half of a change.
 
 Taking the GIL back while another thread wants it costs as much as thousands of keys, so a batch does that as rarely as
-its source allows (see keys.pyx).  Passing the gate needs the GIL, leaving it does not: a reading batch leaves as soon as
-somebody waits to write, a writing batch after ``WRITE_CHUNKS``.
+its source allows (see keys.pyx).  Passing the gate needs the GIL, leaving it does not: a reading batch leaves as soon
+as somebody waits to write, a writing batch after ``WRITE_CHUNKS``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
-
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.string cimport memcpy, memset
 
 from dlbf.kernels.hashing cimport hash_chunk, hash_for_filter, hash_key, hash_key_from, xxh3
@@ -82,6 +82,7 @@ cdef class FilterCore:
     def _detach(self):
         """Let go of the buffer; every later operation raises ValueError."""
         if self.has_view:
+            self._need_no_reader()
             gate_write(&self.gate)
             PyBuffer_Release(&self.view)
             self.has_view = False
@@ -146,6 +147,34 @@ cdef class FilterCore:
             raise ReadOnlyError(
                 "this filter is mapped read-only; open it with mode='r+', or change a copy (filter.copy())"
             )
+        return self._need_no_reader()
+
+    def _check_readers(self):
+        """DlbfError if this thread has a FilterReader of the filter."""
+        self._need_no_reader()
+
+    cdef int _need_no_reader(self) except -1:
+        """A thread that waits for a reader of its own would wait for ever."""
+        if unlikely(self.readers is not None) and PyThread_get_thread_ident() in self.readers:
+            raise DlbfError("this thread has a FilterReader of the filter; close() it before changing the filter")
+        return 0
+
+    @property
+    def _is_held(self):
+        """Whether any thread has a FilterReader of this filter."""
+        return self.readers is not None
+
+    cdef int _hold(self, size_t thread, int change) except -1:
+        """A thread has one reader more or less."""
+        if self.readers is None:
+            self.readers = {}
+        held = self.readers.get(thread, 0) + change
+        if held:
+            self.readers[thread] = held
+        else:
+            del self.readers[thread]
+            if not self.readers:
+                self.readers = None
         return 0
 
     @property

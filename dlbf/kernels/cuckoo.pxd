@@ -13,8 +13,8 @@ That saves a bit per fingerprint against a plain bucket, and as P need not be a 
 follows the asked rate in quarter-bit steps.  With P = 6 the 126 multisets take 7 bits instead of 10.3.
 
 A query decodes two multiset numbers by table and compares all four prefixes and suffixes of both buckets: no branch
-depends on what is found, for the processor could foresee none.  Insertion searches breadth-first for the shortest chain of moves before it moves
-anything, so a full table fails without a change.
+depends on what is found, for the processor could foresee none.  Insertion searches breadth-first for the shortest chain
+of moves before it moves anything, so a full table fails without a change.
 """
 
 from dlbf.kernels.core cimport FilterCore
@@ -65,14 +65,14 @@ cdef inline int cuckoo_matches(const Cuckoo* g, const uint8_t* data, uint64_t bu
     cdef uint64_t at = bucket * g.bucket_bits
     cdef uint32_t suffix_mask = (<uint32_t>1 << g.suffix_bits) - 1
     cdef uint32_t prefix = v >> g.suffix_bits, suffix = v & suffix_mask
-    cdef uint32_t prefixes, slot, apart
+    cdef uint32_t prefixes, slot, _slot, apart
     cdef uint64_t word
     cdef int n = 0
     if g.bucket_bits <= CUCKOO_WORD_BITS:
         word = load64(data + (at >> 3)) >> (at & 7)
         prefixes = g.multisets[word & ((<uint64_t>1 << g.code_bits) - 1)] ^ (prefix * <uint32_t>0x01010101)
         word >>= g.code_bits
-        for slot in range(4):
+        for _slot in range(4):
             apart = (prefixes & 0xFF) | ((<uint32_t>word ^ suffix) & suffix_mask)
             n += apart == 0
             prefixes >>= 8

@@ -30,9 +30,12 @@ cdef class DeletableCore(FilterCore):
     cdef int _remove(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
         if not cells_contains(&self.geometry.cells, self.data, h):
             return KEY_ABSENT
+        if not deletable_clear(&self.geometry, self.data, h):
+            # Every region of the key has seen a collision: nothing changed, the key is still there and counted.
+            return KEY_MAYBE
         if self.n_items:
             self.n_items -= 1
-        return KEY_REMOVED if deletable_clear(&self.geometry, self.data, h) else KEY_MAYBE
+        return KEY_REMOVED
 
     cdef void _prefetch(self, uint64_t h) noexcept nogil:
         cells_prefetch(&self.geometry.cells, self.data, h)

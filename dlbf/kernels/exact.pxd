@@ -8,9 +8,11 @@
         16     8 * slots    slots, open addressing with linear probing: 0 = free, else 1 + offset into the arena
          ...       arena    per key: hash (8), length (4), the key's bytes; padded to a multiple of 4
 
-A removed key leaves no tombstone: later entries of its run move up.  Its bytes stay in the arena until the set is
-written anew.
+A removed key leaves no tombstone: later entries of its run move up.  Its bytes stay in the arena until the set
+moves to a larger buffer or, where it cannot (a mapped file), is written anew in its place.
 """
+
+from cpython.buffer cimport Py_buffer
 
 from dlbf.kernels.core cimport FilterCore
 from dlbf.kernels.types cimport load32, load64, mulhi64, prefetch, store64, uint8_t, uint32_t, uint64_t
@@ -45,3 +47,5 @@ cdef bint exact_remove(const Exact* g, uint8_t* data, uint64_t h, const uint8_t*
 
 cdef class ExactCore(FilterCore):
     cdef Exact geometry
+
+    cdef int _pour(self, const Exact* larger, Py_buffer* view) except -1

@@ -4,7 +4,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_Re
 from libc.string cimport memcmp, memcpy
 
 from dlbf.kernels.core cimport KEY_ABSENT, KEY_REMOVED
-from dlbf.kernels.types cimport gate_read, gate_read_done, gate_write, gate_write_done
+from dlbf.kernels.types cimport gate_read, gate_read_done, gate_write, gate_write_done, memory_barrier
 
 
 cdef bint exact_find(
@@ -122,34 +122,58 @@ cdef class ExactCore(FilterCore):
                 n += (EXACT_ENTRY_BYTES + size + 3) & ~<uint64_t>3
         return n
 
-    def _move_to(self, buffer, uint64_t n_slots, uint64_t arena_bytes):
-        """Go on in a zeroed buffer of another geometry, which has room for every key; called under ``_lock``."""
-        cdef Exact larger
-        cdef Py_buffer view
+    cdef int _pour(self, const Exact* larger, Py_buffer* view) except -1:
+        """Copy every key to a zeroed buffer of that geometry, which has room for them."""
         cdef uint64_t slot, entry
         cdef const uint8_t* stored
         cdef bint fits = True
-        self._need_writable()
-        larger.n_slots = n_slots
-        larger.arena_bytes = arena_bytes
-        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
         with nogil:
             for slot in range(self.geometry.n_slots):
                 entry = exact_slot(self.data, slot)
                 if entry and fits:
                     stored = exact_arena(&self.geometry, self.data) + entry - 1
                     fits = exact_add(
-                        &larger, <uint8_t*>view.buf, load64(stored), stored + EXACT_ENTRY_BYTES, load32(stored + 8)
+                        larger, <uint8_t*>view.buf, load64(stored), stored + EXACT_ENTRY_BYTES, load32(stored + 8)
                     ) == 1
         if not fits:
-            PyBuffer_Release(&view)
             raise AssertionError("an ExactSet moved to a buffer without room for its keys")
+        return 0
+
+    def _move_to(self, buffer, uint64_t n_slots, uint64_t arena_bytes):
+        """Go on in a zeroed buffer of another geometry, which has room for every key; called under ``_lock``."""
+        cdef Exact larger
+        cdef Py_buffer view
+        self._need_writable()
+        larger.n_slots = n_slots
+        larger.arena_bytes = arena_bytes
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        try:
+            self._pour(&larger, &view)
+        except BaseException:
+            PyBuffer_Release(&view)
+            raise
         PyBuffer_Release(&self.view)
         self.view = view
         self.owner = buffer
         self.data = <uint8_t*>view.buf
         self.n_payload_bytes = view.len
         self.geometry = larger
+
+    def _compact(self, buffer):
+        """Write the keys anew in the same place, by way of a zeroed buffer of the same size; called under ``_lock``."""
+        cdef Py_buffer view
+        self._need_writable()
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        try:
+            self._pour(&self.geometry, &view)
+            # An impossible number of keys: a file whose writer was killed half way is refused, not recovered.
+            store64(self.data, <uint64_t>0xFFFFFFFFFFFFFFFF)
+            memory_barrier()
+            memcpy(self.data + 8, <uint8_t*>view.buf + 8, self.n_payload_bytes - 8)
+            memory_barrier()
+            memcpy(self.data, view.buf, 8)
+        finally:
+            PyBuffer_Release(&view)
 
     def _keys(self):
         """Every key, as a list of bytes."""

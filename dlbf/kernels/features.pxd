@@ -38,6 +38,28 @@ cdef extern from "ngram_avx2.h" nogil:
     const uint32_t CROSS_DIGITS "DLBF_CROSS_DIGITS"
     const uint32_t CROSS_HYPHENS "DLBF_CROSS_HYPHENS"
 
+cdef extern from "lexical_simd.h" nogil:
+    enum:
+        N_SHORTENERS "DLBF_N_SHORTENERS"
+        SHORTENER_BYTES "DLBF_SHORTENER_BYTES"
+        NEED_SHORTENER "DLBF_NEED_SHORTENER"
+        NEED_SEGMENTS "DLBF_NEED_SEGMENTS"
+        NEED_RUNS "DLBF_NEED_RUNS"
+        NEED_ENTROPY "DLBF_NEED_ENTROPY"
+
+    ctypedef struct Shorteners "dlbf_shorteners":
+        uint32_t[13] first_letters
+        uint8_t[20] lengths
+        uint8_t[20][12] hosts
+
+    bint is_shortener "dlbf_is_shortener"(const Shorteners* table, const uint8_t* host, int32_t n) noexcept
+    uint16_t entropy "dlbf_entropy"(const uint8_t* key, int32_t n, const uint32_t* growth, uint32_t n_log_n) noexcept
+    # 0: the processor has neither AVX2 nor AVX-512; 1: AVX2; 2: AVX-512.
+    int lexical_best "dlbf_lexical_best"() noexcept
+    bint lexical_simd "dlbf_lexical_simd"(int way, const uint8_t* key, size_t n_bytes, uint32_t split_byte,
+                                          uint32_t needed, const uint32_t* growth, const uint32_t* count_log_count,
+                                          const Shorteners* shorteners, uint16_t* out) noexcept
+
 cdef enum:
     VIEW_NONE = 0
     VIEW_NGRAM = 1
@@ -82,7 +104,7 @@ cdef enum:
 cdef uint64_t[256] count_low
 cdef uint64_t[256] count_high
 
-cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte, uint32_t needed,
+cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte, uint32_t needed, int way,
                          const uint64_t* low, const uint64_t* high, uint16_t* out) noexcept nogil
 cdef int check_packed(const uint8_t[::1] data, const int64_t[::1] offsets, const int64_t[::1] rows) except -1
 cdef void numeric_values(const uint8_t* key, size_t n_bytes, uint16_t* out) noexcept nogil

@@ -6,7 +6,7 @@ they never change.  A better set of features becomes a new view with a new numbe
 
 import numpy as np
 
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from dlbf.kernels.keys cimport KeyReader
 from dlbf.kernels.types cimport int32_t, int64_t, popcount64
@@ -31,20 +31,10 @@ cdef tuple SHORTENERS = (
     b"buff.ly", b"s.id", b"shorturl.at", b"tinyurl.com", b"rebrand.ly", b"bitly.com", b"bl.ink", b"lnkd.in", b"qr.ae",
 )
 
-cdef enum:
-    SHORTENER_WIDTH = 12
-    N_SHORTENERS = 20
-
-cdef enum:
-    NEED_SHORTENER = 1 << 21
-    NEED_SEGMENTS = (1 << 22) | (1 << 23)
-    NEED_RUNS = (1 << 24) | (1 << 25) | (1 << 26)
-    NEED_ENTROPY = 1 << 27
-
-cdef uint8_t[N_SHORTENERS * SHORTENER_WIDTH] shortener_bytes
-cdef uint8_t[N_SHORTENERS] shortener_lengths
+cdef Shorteners shorteners
 cdef uint8_t[256] letter_class          # 0 other, 1 digit, 2 letter
 cdef uint32_t[256] count_log_count      # c * log2(c) with 16 fraction bits, rounded down bit by bit
+cdef uint32_t[256] count_growth         # count_log_count[c + 1] - count_log_count[c]
 
 
 cdef uint64_t log2_fixed(uint64_t value) noexcept nogil:
@@ -102,14 +92,18 @@ cdef int fill_tables() except -1:
         else:
             count_high[c] = <uint64_t>1 << HIGH_PUNCTUATION
         count_log_count[c] = <uint32_t>(c * log2_fixed(c)) if c else 0
-    memset(shortener_bytes, 0, sizeof(shortener_bytes))
+    for c in range(255):
+        count_growth[c] = count_log_count[c + 1] - count_log_count[c]
+    memset(&shorteners, 0, sizeof(shorteners))
     for c in range(N_SHORTENERS):
         host = SHORTENERS[c]
-        shortener_lengths[c] = <uint8_t>len(host)
-        memcpy(shortener_bytes + c * SHORTENER_WIDTH, <const char*>host, len(host))
+        shorteners.lengths[c] = <uint8_t>len(host)
+        shorteners.first_letters[len(host)] |= <uint32_t>1 << (host[0] - c"a")
+        memcpy(shorteners.hosts[c], <const char*>host, len(host))
     return 0
 
 
+assert len(SHORTENERS) == N_SHORTENERS and max(map(len, SHORTENERS)) <= SHORTENER_BYTES
 fill_tables()
 
 
@@ -117,26 +111,19 @@ cdef inline uint16_t field(uint64_t counts, int at) noexcept nogil:
     return <uint16_t>((counts >> at) & 255)
 
 
-cdef bint is_shortener(const uint8_t* host, Py_ssize_t n) noexcept nogil:
-    cdef int i
-    if n < 4 or n > SHORTENER_WIDTH:
-        return False
-    for i in range(N_SHORTENERS):
-        if shortener_lengths[i] == n and memcmp(shortener_bytes + i * SHORTENER_WIDTH, host, n) == 0:
-            return True
-    return False
-
-
-cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte, uint32_t needed,
+cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte, uint32_t needed, int way,
                          const uint64_t* low, const uint64_t* high, uint16_t* out) noexcept nogil:
-    """Fill ``out`` (N_LEXICAL values); those that cost a further pass only if their bit in ``needed`` is set."""
+    """Fill ``out`` (N_LEXICAL values); those that cost a further pass only if their bit in ``needed`` is set.
+
+    ``way`` is 0 or, for speed, up to ``lexical_best()``: the values are the same.
+    """
+    if lexical_simd(way, key, n_bytes, split_byte, needed, count_growth, count_log_count, &shorteners, out):
+        return
     cdef Py_ssize_t n = <Py_ssize_t>n_bytes if n_bytes < KEY_BYTES else KEY_BYTES
     cdef Py_ssize_t split = n, i, start
     cdef uint64_t low_counts = 0, high_counts = 0, head = 0
     cdef const uint8_t* found
     cdef uint32_t digits, dots, run, kind, last_kind, digit_run, letter_run, changes, same, length
-    cdef uint64_t total
-    cdef uint8_t[256] histogram
     memset(out, 0, N_LEXICAL * sizeof(uint16_t))
     if split_byte < 256 and n:
         found = <const uint8_t*>memchr(key, <int>split_byte, n)
@@ -173,7 +160,7 @@ cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte
     out[19] = field(head, LOW_HYPHEN)
     out[20] = dots == 3 and digits >= 4 and <Py_ssize_t>(digits + dots) == split
     if needed & NEED_SHORTENER:
-        out[21] = is_shortener(key, split)
+        out[21] = is_shortener(&shorteners, key, <int32_t>split)
     if needed & NEED_SEGMENTS:
         start = n
         while start and key[start - 1] != c"/":
@@ -201,14 +188,7 @@ cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte
         out[25] = <uint16_t>letter_run
         out[26] = <uint16_t>changes
     if needed & NEED_ENTROPY and n:
-        memset(histogram, 0, 256)
-        # sum over the distinct bytes of c * log2(c), as the growth of each term when its count grows
-        total = 0
-        for i in range(n):
-            kind = histogram[key[i]]
-            total += count_log_count[kind + 1] - count_log_count[kind]
-            histogram[key[i]] = <uint8_t>(kind + 1)
-        out[27] = <uint16_t>(((count_log_count[n] - total) * 16 / <uint64_t>n) >> 16)
+        out[27] = entropy(key, <int32_t>n, count_growth, count_log_count[n])
 
 
 cdef inline uint16_t magnitude(uint64_t value) noexcept nogil:
@@ -436,6 +416,7 @@ def value_rows(const uint8_t[::1] data, const int64_t[::1] offsets, const int64_
         raise ValueError(f"the split byte must be 0 .. 255, or 256 for none, found {split_byte!r}")
     check_packed(data, offsets, rows)
     cdef bint lexical = view == "lexical"
+    cdef int way = lexical_best()
     cdef uint32_t split = split_byte
     cdef Py_ssize_t i, n = rows.shape[0]
     out = np.zeros((n, N_LEXICAL if lexical else N_NUMERIC), dtype=np.uint16)
@@ -448,7 +429,7 @@ def value_rows(const uint8_t[::1] data, const int64_t[::1] offsets, const int64_
         for i in range(n):
             if lexical:
                 lexical_values(base + offsets[rows[i]], offsets[rows[i] + 1] - offsets[rows[i]], split,
-                               <uint32_t>0xFFFFFFFF, count_low, count_high, &values[i, 0])
+                               <uint32_t>0xFFFFFFFF, way, count_low, count_high, &values[i, 0])
             else:
                 numeric_values(base + offsets[rows[i]], offsets[rows[i] + 1] - offsets[rows[i]], &values[i, 0])
     return out

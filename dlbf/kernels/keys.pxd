@@ -58,7 +58,7 @@ cdef class KeyReader:
     cdef int mode
     cdef Py_ssize_t position             # of the next key in the source
     cdef bint held                       # the batch is in the arrays below; else next_chunk() reads the source
-    cdef bint stopped                    # next_chunk() met something that needs the GIL
+    cdef bint met_null                   # next_chunk() has come to a null in an Arrow array
     # Room for one batch of objects, or for one chunk read from the source.
     cdef bytearray pointer_bytes, length_bytes, reference_bytes
     cdef const uint8_t** pointers

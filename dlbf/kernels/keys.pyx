@@ -115,7 +115,7 @@ cdef class KeyReader:
     def __cinit__(self, keys):
         self.chunk.n = 0
         self.n_room = self.n_held = self.n_given = self.n_references = 0
-        self.held = self.stopped = False
+        self.held = self.met_null = False
         self.views = []
         self.has_array_view = False
         self.stream = NULL
@@ -257,8 +257,9 @@ cdef class KeyReader:
             self._hold_sequence()
         elif self.mode == MODE_ITERATOR:
             self._hold_iterator()
-        elif self.mode == MODE_TUPLE and self.stopped:
-            self.stopped = False
+        elif self.mode == MODE_TUPLE and self.position < tuple_size(self.source_object) and not is_bytes(
+            tuple_item(self.source_object, self.position)
+        ):
             self._hold_sequence()
         else:
             self.held = False
@@ -374,7 +375,7 @@ cdef class KeyReader:
 
     cdef Py_ssize_t _open_arrow_array(self) except -1:
         """How many keys the present Arrow array still has; the next one of a stream is opened if it has none."""
-        if self.stopped:
+        if self.met_null:
             raise ValueError(f"key number {self.n_read} is null; drop nulls first")
         while self.array == NULL or self.position >= self.array.length:
             if self.stream == NULL:
@@ -407,7 +408,7 @@ cdef class KeyReader:
                 prefetch(<const char*>item + 64)
             item = tuple_item(source, first + i)
             if not likely(is_bytes(item)):
-                self.stopped = True
+                # The next batch takes it.
                 return i
             pointers[i] = <const uint8_t*>bytes_data(item)
             lengths[i] = bytes_size(item)
@@ -452,7 +453,7 @@ cdef class KeyReader:
             for i in range(n):
                 at = first + i
                 if not (validity[at >> 3] >> (at & 7)) & 1:
-                    self.stopped = True
+                    self.met_null = True
                     n = i
                     break
         for i in range(n):

@@ -103,6 +103,13 @@ static inline uint64_t dlbf_mulfold64(uint64_t a, uint64_t b) {
 }
 static inline uint64_t dlbf_rotl64(uint64_t x, int r) { return (x << r) | (x >> (64 - r)); }
 
+/* Stores before it reach a mapped file before those after it, if the process is killed in between. */
+#if defined(__GNUC__) || defined(__clang__)
+#define dlbf_memory_barrier() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#else
+#define dlbf_memory_barrier() ((void)0)
+#endif
+
 /* The gate: batches work on a filter's bytes without the GIL, so they need a lock of
  * their own.  state > 0: that many reading batches; -1: one writing batch; 0: free.
  * `waiting` counts writers, so that a stream of readers cannot starve them.
@@ -113,6 +120,7 @@ static inline uint64_t dlbf_rotl64(uint64_t x, int r) { return (x << r) | (x >> 
 typedef struct {
     int32_t state;
     int32_t waiting;
+    int32_t held; /* readers that stay for long (dlbf.capi.FilterReader), counted in state as well */
 } dlbf_gate;
 
 static inline void dlbf_gate_pause(void) {
@@ -143,11 +151,22 @@ static inline int dlbf_gate_cas(int32_t *p, int32_t from, int32_t to) {
 static inline void dlbf_gate_read(dlbf_gate *g) {
     for (;;) {
         int32_t s = dlbf_gate_load(&g->state);
-        if (s >= 0 && dlbf_gate_load(&g->waiting) == 0 && dlbf_gate_cas(&g->state, s, s + 1)) return;
+        /* No writer can come in before the long readers have gone, so nobody need stand back for one; and
+         * who holds such a reader must not wait for a writer that waits for it. */
+        if (s >= 0 && (dlbf_gate_load(&g->waiting) == 0 || dlbf_gate_load(&g->held) > 0) &&
+            dlbf_gate_cas(&g->state, s, s + 1)) return;
         dlbf_gate_pause();
     }
 }
 static inline void dlbf_gate_read_done(dlbf_gate *g) { dlbf_gate_add(&g->state, -1); }
+static inline void dlbf_gate_hold(dlbf_gate *g) {
+    dlbf_gate_read(g);
+    dlbf_gate_add(&g->held, 1);
+}
+static inline void dlbf_gate_hold_done(dlbf_gate *g) {
+    dlbf_gate_add(&g->held, -1);
+    dlbf_gate_read_done(g);
+}
 static inline void dlbf_gate_write(dlbf_gate *g) {
     dlbf_gate_add(&g->waiting, 1);
     while (!dlbf_gate_cas(&g->state, 0, -1)) dlbf_gate_pause();

@@ -22,7 +22,7 @@ from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_GET_SIZE
 from libc.math cimport log, log1p
 from libc.string cimport memcmp, memcpy
 
@@ -124,6 +124,7 @@ cdef class ReadPath:
     cdef readonly double sample_every    # one in so many absent keys is drawn; 0: none
     cdef uint64_t sample_in        # absent keys until the next one that is drawn
     cdef uint64_t sample_state     # of the generator that draws
+    cdef double sample_log         # 1 / log(1 - 1 / sample_every)
 
     def __cinit__(self, *args, **kwargs):
         self.has_meta = False
@@ -233,6 +234,7 @@ cdef class ReadPath:
         ``_samples_full`` is called when ``max_samples`` have been drawn and not taken.
         """
         self.sample_every = every
+        self.sample_log = 1 / log1p(-1 / every) if every > 1 else 0
         self.max_samples = max_samples
         if seed:
             self.sample_state = seed
@@ -262,7 +264,7 @@ cdef class ReadPath:
         if self.sample_every <= 1:
             return 1
         u = (<double>(z >> 11) + 1) / 9007199254740992.0  # above 0, at most 1
-        return 1 + <uint64_t>(log(u) / log1p(-1 / self.sample_every))
+        return 1 + <uint64_t>(log(u) * self.sample_log)
 
     cdef int _draw(self, object key) except -1:
         if not self.sample_every:
@@ -333,8 +335,6 @@ cdef class ReadPath:
         if unlikely(not gate_try_read(&core.gate)):
             return UNKNOWN
         h = hash_for_filter(hash_key(&core.hash_key, data, n), core.filter_id)
-        # A cuckoo filter looks at two places, one after the other: let their cache misses overlap.
-        core._prefetch(h)
         found = core._contains(h, data, n)
         gate_read_one_done(&core.gate)
         return MAYBE if found else ABSENT
@@ -498,7 +498,7 @@ cdef class OperationLog:
         self.size = (out - <uint8_t*>PyByteArray_AS_STRING(self.buffer)) + n
         return 0
 
-    def added(self, bytes key):
+    cpdef added(self, bytes key):
         """A key that was not there is there now."""
         self._append(key, 0)
         self.n_added += 1
@@ -520,6 +520,53 @@ cdef class OperationLog:
         store64(out + 32, len(self) if with_operations else 0)
         store64(out, xxh3(out + 8, size - 8))
         return PyByteArray_AS_STRING(self.buffer)[:size]
+
+
+cdef class PutPath:
+    """Base of :class:`dlbf.storage.transactions.WriteTransaction`: a put of bytes without Python around it.
+
+    Subclasses bring ``_put_slow``, for everything else, and ``_again``, for a map that is full.
+    """
+
+    cdef object plain_put          # the put of LMDB's transaction; None: every put is a slow one
+    cdef object data_db
+    cdef object full_error         # LMDB's "the map is full"
+    cdef OperationLog plain_log
+    cdef Py_ssize_t max_plain_bytes
+    cdef public bint _dirty        # whether anything was written
+
+    def _attach_put(self, plain_put, data_db, OperationLog journal, full_error, Py_ssize_t max_plain_bytes):
+        """Put keys of up to ``max_plain_bytes`` with ``plain_put``, and log those that are new."""
+        self.data_db = data_db
+        self.plain_log = journal
+        self.full_error = full_error
+        self.max_plain_bytes = max_plain_bytes
+        self.plain_put = plain_put
+
+    def _detach_put(self):
+        """Leave every put to ``_put_slow``."""
+        self.plain_put = None
+
+    def put(self, key, value):
+        """Store a value; True if the key is new."""
+        cdef Py_ssize_t n
+        if unlikely(
+            self.plain_put is None or not PyBytes_CheckExact(key) or not PyBytes_CheckExact(value)
+        ):
+            return self._put_slow(key, value)
+        n = PyBytes_GET_SIZE(key)
+        if unlikely(n == 0 or n > self.max_plain_bytes):
+            return self._put_slow(key, value)
+        self._dirty = True
+        try:
+            # value, overwriting?, appending?: a key that is there costs a second call, a new one the journal.
+            if self.plain_put(key, value, True, False, False, self.data_db):
+                self.plain_log.added(<bytes>key)
+                return True
+            self.plain_put(key, value, True, True, False, self.data_db)
+            return False
+        except self.full_error:
+            return self._again()
 
 
 def read_record(record, uint64_t txn_id):
@@ -595,7 +642,8 @@ def apply_record(filter, record, bytes upto=None):
     FilterFullError
         If the filter has no room; some operations have been applied then.
     StoreError
-        If a key to remove is certainly not in the filter, which means that it was not complete.
+        If a key to remove is certainly not in the filter, which means that it was not complete (or has false negatives
+        by design, which is no error).
     """
     cdef const uint8_t[::1] view = record
     cdef const uint8_t* base = &view[0]
@@ -644,7 +692,7 @@ def apply_record(filter, record, bytes upto=None):
             while i < n:
                 if kinds[i]:
                     answer = core._remove(hashes[i], keys[i], lengths[i])
-                    if answer == KEY_ABSENT:
+                    if answer == KEY_ABSENT and not getattr(filter, "false_negatives", False):
                         raise StoreError("the filter does not hold a key that the journal removes")
                     if answer != KEY_NO_ROOM:
                         n_removed += 1

@@ -6,7 +6,7 @@ import numpy.typing as npt
 
 N_PARAMS: int
 
-def use_simd(wanted: bool) -> bool: ...
+def use_simd(wanted: int) -> int: ...
 
 class Scorer:
     # The parameters and the payload are read in __cinit__, which subclasses cannot bypass.

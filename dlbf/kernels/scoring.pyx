@@ -6,7 +6,7 @@ from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffe
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 
 from dlbf.kernels.features cimport (
-    N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed, cpu_has_avx2,
+    N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed, lexical_best,
 )
 from dlbf.kernels.keys cimport KeyReader, KeyRef, key_close, key_open
 
@@ -28,17 +28,25 @@ cdef enum:
     PARAM_SCALE = 9                      # score units per nat of log-odds, times 65536; informs, never routes
 
 
-cdef bint simd_wanted = True
+cdef int simd_wanted = 2
 
 
 def use_simd(wanted):
-    """Let models opened from now on use AVX2 where the processor has it (the default), or never.
+    """Let models opened from now on use AVX2 and AVX-512 where the processor has them (the default), or never.
 
-    Scores do not depend on it.  Returns whether it will be used.
+    Parameters
+    ----------
+    wanted : bool or int
+        0 or False: neither.  1: AVX2.  2 or True: both.
+
+    Returns
+    -------
+    int
+        What will be used.  Scores do not depend on it.
     """
     global simd_wanted
-    simd_wanted = wanted
-    return bool(simd_wanted and cpu_has_avx2())
+    simd_wanted = 2 if wanted is True else wanted
+    return min(simd_wanted, lexical_best())
 
 
 cdef int fail(str message) except -1:
@@ -117,7 +125,7 @@ cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes
     model.low = count_low
     model.high = count_high
     model.index_shift = 0
-    model.simd = simd_wanted and cpu_has_avx2()
+    model.simd = <uint32_t>min(simd_wanted, lexical_best())
     if params[PARAM_SUM_SHIFT] > 62:
         fail(f"{params[PARAM_SUM_SHIFT]} fraction bits")
     if model.kind == MODEL_NONE:

@@ -19,16 +19,20 @@ cdef extern from "portable.h" nogil:
     uint64_t mulhi64 "dlbf_mulhi64"(uint64_t a, uint64_t b) noexcept
     uint64_t mulfold64 "dlbf_mulfold64"(uint64_t a, uint64_t b) noexcept
     uint64_t rotl64 "dlbf_rotl64"(uint64_t x, int r) noexcept
+    void memory_barrier "dlbf_memory_barrier"() noexcept
 
 
 cdef extern from "portable.h":
     ctypedef struct Gate "dlbf_gate":
         int32_t state
         int32_t waiting
+        int32_t held
 
     # All of these are called with the GIL held; they give it up while they wait.
     void gate_read "dlbf_gate_read"(Gate* g) noexcept
     void gate_read_done "dlbf_gate_read_done"(Gate* g) noexcept
+    void gate_hold "dlbf_gate_hold"(Gate* g) noexcept
+    void gate_hold_done "dlbf_gate_hold_done"(Gate* g) noexcept
     void gate_write "dlbf_gate_write"(Gate* g) noexcept
     void gate_write_done "dlbf_gate_write_done"(Gate* g) noexcept
     void gate_read_one "dlbf_gate_read_one"(Gate* g) noexcept

@@ -41,9 +41,10 @@ ALIGN = 64
 AT_MODEL_PARAMS = 80
 
 INITIAL, MEMBER, DELETED = 0, 1, 2
+FLAG_HIDES_SCORE, FLAG_OWN_KEYS = 1, 2
 
 # A key meets at most one filter of each role, so only the roles must see different hashes; members, which every query
-# asks, see the hash as it is.
+# asks, see the hash as it is.  With a secret these numbers are not used: every part has a key of its own.
 MEMBER_ID, INITIAL_ID, DELETED_ID = 0, 1, 2
 
 # Smaller rates cost bits that nobody could ever see the use of, and tables do not reach them.
@@ -230,7 +231,7 @@ def _rounded(n_bytes: int) -> int:
 
 
 def assemble(
-    parts: Sequence[Part], thresholds: Sequence[int], model: Model, hides_score: bool, explanation: dict[str, Any]
+    parts: Sequence[Part], thresholds: Sequence[int], model: Model, flags: int, explanation: dict[str, Any]
 ) -> Any:
     """An empty composite: directory, model, plan, and zeroed parts."""
     text = json.dumps(explanation, separators=(",", ":"), allow_nan=False).encode()
@@ -256,7 +257,7 @@ def assemble(
     payload[: DIRECTORY.size] = DIRECTORY.pack(
         len(thresholds) + 1,
         len(parts),
-        int(hides_score),
+        flags,
         0,
         *edges,
         *model_params,

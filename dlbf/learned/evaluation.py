@@ -17,7 +17,16 @@ Z_99 = 2.5758293035489004
 
 @dataclass(frozen=True)
 class Rate:
-    """A measured share with its 99 % interval (Wilson), beside what was predicted."""
+    """A measured share with its 99 % interval (Wilson), beside what was predicted.
+
+    Examples
+    --------
+    >>> rate = Rate(hits=12, trials=1000, predicted=0.01)
+    >>> float(rate)
+    0.012
+    >>> print(rate)
+    1.2000% (99 %: 0.5810% .. 2.4623%; predicted 1.0000%)
+    """
 
     hits: int
     trials: int
@@ -48,7 +57,16 @@ class Rate:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What :meth:`dlbf.LearnedFilter.evaluate` measured; rates are :class:`Rate`, None where not measured."""
+    """What :meth:`dlbf.LearnedFilter.evaluate` measured; rates are :class:`Rate`, None where not measured.
+
+    Examples
+    --------
+    >>> e = Evaluation(fpr=Rate(12, 1000, 0.01))
+    >>> print(e)
+    FPR           1.2000% (99 %: 0.5810% .. 2.4623%; predicted 1.0000%)
+    >>> e.to_dict()["fpr"]["hits"]
+    12
+    """
 
     fpr: Rate
     fnr: Rate | None = None

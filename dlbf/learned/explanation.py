@@ -57,6 +57,17 @@ class Explanation:
         planned with.
     held_out : int
         Number of negatives held out.
+
+    Examples
+    --------
+    >>> import dlbf
+    >>> from dlbf.bench.keys import listed_urls, ordinary_urls
+    >>> keys, absent = list(listed_urls(500)), list(ordinary_urls(5000))
+    >>> lf = dlbf.LearnedFilter.fit(keys, absent, fpr=0.05, design="cuckoo", model=None, progress=False)
+    >>> lf.plan.design, len(lf.plan.regions), lf.plan.fnr
+    ('cuckoo', 1, 0.0)
+    >>> Explanation.from_dict(lf.plan.to_dict()) == lf.plan
+    True
     """
 
     design: str

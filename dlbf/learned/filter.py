@@ -163,14 +163,14 @@ class LearnedFilter(CompositeCore, Filter):
         parts: Sequence[Part],
         thresholds: Sequence[int],
         model: Model,
-        hides_score: bool,
+        flags: int,
         plan: Explanation,
         capacity: int,
         fpr: float,
         secret: bytes | None,
     ) -> "LearnedFilter":
-        """An empty filter with these parts."""
-        payload = assemble(parts, thresholds, model, hides_score, plan.to_dict())
+        """An empty filter with these parts; the flags are those of the directory."""
+        payload = assemble(parts, thresholds, model, flags, plan.to_dict())
         self = cls.__new__(cls)
         self._open((capacity, float_to_param(fpr), 0, len(payload)), payload, 0, secret)
         self._model = model
@@ -181,7 +181,7 @@ class LearnedFilter(CompositeCore, Filter):
         head = DIRECTORY.unpack_from(self._payload())
         parts = [part for part, _, _ in self._layout]
         made = self._assemble(
-            parts, head[4 : 4 + head[0] - 1], self.model, bool(head[2]), plan, self._params[0],
+            parts, head[4 : 4 + head[0] - 1], self.model, head[2], plan, self._params[0],
             self.fpr_target or plan.fpr, self._secret,
         )  # fmt: skip
         self._pour(made)
@@ -228,7 +228,7 @@ class LearnedFilter(CompositeCore, Filter):
             ),
         )
         return self._assemble(
-            parts, head[4 : 4 + head[0] - 1], self.model, bool(head[2]), plan, total,
+            parts, head[4 : 4 + head[0] - 1], self.model, head[2], plan, total,
             self.fpr_target or plan.fpr, self._secret,
         )  # fmt: skip
 
@@ -550,7 +550,7 @@ class LearnedFilter(CompositeCore, Filter):
         if not full:
             return False
         head = DIRECTORY.unpack_from(self._payload())
-        buffer = assemble(parts, head[4 : 4 + head[0] - 1], self.model, bool(head[2]), self._plan.to_dict())
+        buffer = assemble(parts, head[4 : 4 + head[0] - 1], self.model, head[2], self._plan.to_dict())
         params = (*self._params[:3], len(buffer))
         other = type(self).__new__(type(self))
         other._open(params, buffer, 0, self._secret)

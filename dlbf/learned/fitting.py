@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dlbf.kernels.hashing import hash64_many
 from dlbf.kernels.keys import read_keys
-from dlbf.learned.assembly import FEW_KEYS, MEMBER, build_parts, composite_bytes
+from dlbf.learned.assembly import FEW_KEYS, FLAG_HIDES_SCORE, FLAG_OWN_KEYS, MEMBER, build_parts, composite_bytes
 from dlbf.learned.explanation import Alternative, Explanation, Region
 from dlbf.learned.filter import LearnedFilter, predicted_rates
 from dlbf.models import Model, no_model, train
@@ -170,6 +170,7 @@ def prepare(
     progress: Any,
     n_keys: int | None = None,
     spare: float = 0.0,
+    compare: bool = True,
 ) -> Prepared:
     """Train, plan and lay out a learned filter without filling it.
 
@@ -182,6 +183,8 @@ def prepare(
     spare : float
         Room in each region for so many standard deviations more than its share: where keys come and go, or are a
         sample, the regions' shares are not exact.
+    compare : bool
+        Also plan what else was possible, for people to see.
 
     Notes
     -----
@@ -266,7 +269,7 @@ def prepare(
     found = _feasible(design, arguments)
     if bits_per_key is not None:
         found = _within_budget(design, arguments, found, edges, key_scores, headroom, bits_per_key, chosen)
-    alternatives = _alternatives(design, found, arguments, chosen)
+    alternatives = _alternatives(design, found, arguments, chosen) if compare else []
     if design == "auto" and len(found.regions) == 1 and chosen.kind != "none":
         alternatives.insert(0, Alternative(f"{chosen.kind} model", found.bits, "saves less than it costs"))
         chosen = no_model()
@@ -469,7 +472,8 @@ def _lay_out(
             fpr=predicted_fpr,
             fnr=fnr,
             deletability=gone,
-            adversarial_fpr=float(max(rates)),
+            # A score that nobody can see or choose cannot be forged: the ordinary rate is all there is.
+            adversarial_fpr=predicted_fpr if hides else float(max(rates)),
             bits_per_key=total,
             model_bits_per_key=8 * model.nbytes / n_keys,
             model=f"{model.kind}, {model.nbytes:,} bytes" if model.kind != "none" else "no model",
@@ -502,5 +506,6 @@ def _lay_out(
             held_out=len(held),
         )
 
-    made = LearnedFilter._assemble(parts, thresholds, model, hides, explain(None), capacity, fpr_target, secret)
+    flags = FLAG_HIDES_SCORE * hides | FLAG_OWN_KEYS * (secret is not None)
+    made = LearnedFilter._assemble(parts, thresholds, model, flags, explain(None), capacity, fpr_target, secret)
     return Prepared(made, held, explain)

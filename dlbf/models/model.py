@@ -166,7 +166,14 @@ def make(
 
 
 def no_model(report: dict[str, Any] | None = None) -> Model:
-    """The model of keys without structure: no bytes, and the score 0 for every key."""
+    """The model of keys without structure: no bytes, and the score 0 for every key.
+
+    Examples
+    --------
+    >>> m = no_model()
+    >>> m.nbytes, m.score(b"any key")
+    (0, 0)
+    """
     return make("none", b"", "none", None, report=report)
 
 

@@ -158,6 +158,16 @@ def open_pickle(data: bytes | bytearray | memoryview, secret: bytes, max_bytes: 
         If the bytes are not one whole sealed pickle, are too large, or ask for anything off the list.
     ChecksumError
         If the tag is wrong: another secret, or the bytes have changed.
+
+    Examples
+    --------
+    >>> sealed = seal({"weights": [1, 2]}, bytes(16))
+    >>> open_pickle(sealed, bytes(16))
+    {'weights': [1, 2]}
+    >>> open_pickle(sealed, bytes(15) + b"x")
+    Traceback (most recent call last):
+        ...
+    dlbf.errors.ChecksumError: ...
     """
     raw = bytes(data)
     if len(raw) < _HEAD.size or raw[:8] != MAGIC:

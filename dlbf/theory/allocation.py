@@ -34,7 +34,9 @@ Floats = npt.NDArray[np.float64]
 
 # Branch and bound stops when no choice of kinds can be cheaper by more than this, relatively ...
 GAP = 1e-6
-# Nodes after which the search settles for the best so far: the start is within a few tenths of a per cent already.
+# Nodes after which the search settles for the best so far.  Measured beside thousands of nodes, on 90 random splits and
+# on 31 plans of several sets of scores: the start is up to 7 % dearer, 20 nodes up to 0.3 %, 50 nodes up to 0.07 %;
+# with 100 no difference was found.  Where no proof has come by then, it takes thousands more.
 MAX_NODES = 200
 # ... and, for a budget, when none can have a lower rate by more than this.
 FPR_GAP = 1e-5
@@ -56,6 +58,13 @@ class Allocation:
         ``sum H e``, ``sum G e`` (one minus the deletability) and ``max e``.
     multipliers : tuple of float
         Bits per key that one unit of ``f`` and of ``1 - D`` is worth at the optimum.
+
+    Examples
+    --------
+    >>> from dlbf.theory import allocate, base_costs
+    >>> a = allocate([0.2, 0.8], [0.9, 0.1], base_costs("bits"), fpr=0.01)
+    >>> a.feasible, [round(rate, 4) for rate in a.rates], round(a.bits, 2)
+    (True, [0.0022, 0.08], 6.75)
     """
 
     feasible: bool
@@ -652,7 +661,14 @@ def smallest_budget(
     deletability: float = 0.0,
     adversarial_fpr: float = 1.0,
 ) -> float:
-    """Fewest bits per key that meet the deletability and adversarial targets at all; inf when none do."""
+    """Fewest bits per key that meet the deletability and adversarial targets at all; inf when none do.
+
+    Examples
+    --------
+    >>> from dlbf.theory import base_costs
+    >>> round(smallest_budget([0.2, 0.8], [0.9, 0.1], base_costs("cuckoo"), deletability=0.9), 2)
+    5.52
+    """
     found = allocate(
         key_shares, query_shares, costs, fpr=1.0, deletability=deletability, adversarial_fpr=adversarial_fpr
     )

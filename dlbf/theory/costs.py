@@ -58,6 +58,11 @@ class Cost:
         Bits per key whatever the rate.
     max_fpr : float
         Largest rate the filter can be built for.
+
+    Examples
+    --------
+    >>> round(Cost("bits", slope=1 / math.log(2) ** 2).bits(0.01), 2)
+    9.59
     """
 
     base: str
@@ -84,7 +89,13 @@ ALL = Cost("all", 0.0)
 
 
 def cell_cost(cell_bits: float, base: str | None = None) -> Cost:
-    """Cost of a Bloom-type filter with cells of ``cell_bits`` bits and the best (real) number of hashes."""
+    """Cost of a Bloom-type filter with cells of ``cell_bits`` bits and the best (real) number of hashes.
+
+    Examples
+    --------
+    >>> round(cell_cost(4).bits(0.01), 1)
+    38.3
+    """
     if not (math.isfinite(cell_bits) and cell_bits > 0):
         raise ValueError(f"cell_bits: expected a finite number > 0, found {cell_bits!r}")
     return Cost(base or ("bits" if cell_bits == 1 else "counters"), cell_bits / LN2_SQUARED)
@@ -94,6 +105,11 @@ def fingerprint_cost(base: str, load: float, extra_bits: float, max_fpr: float) 
     """Cost of a table of fingerprints: ``(log2(1/e) + extra_bits) / load`` bits per key.
 
     ``extra_bits`` pays for the slots one lookup compares (``log2`` of their number) and for counters, if any.
+
+    Examples
+    --------
+    >>> round(fingerprint_cost("cuckoo", load=0.95, extra_bits=3, max_fpr=0.5).bits(0.01), 1)
+    10.2
     """
     if not 0 < load <= 1:
         raise ValueError(f"load: expected 0 < load <= 1, found {load!r}")
@@ -121,6 +137,11 @@ def base_costs(base: str, counter_bits: int = 4) -> list[Cost]:
         One of ``BASES``.
     counter_bits : int
         Width of a counter, for ``"counters"``.
+
+    Examples
+    --------
+    >>> [round(cost.bits(0.01), 1) for cost in base_costs("cuckoo")]
+    [9.2, 9.3]
     """
     if base == "bits":
         return [cell_cost(1)]
@@ -138,5 +159,11 @@ def base_costs(base: str, counter_bits: int = 4) -> list[Cost]:
 
 
 def base_cost(base: str, counter_bits: int = 4) -> Cost:
-    """The one line, or the first, of :func:`base_costs`: exact for cells, and for cuckoo below a rate of 2 %."""
+    """The one line, or the first, of :func:`base_costs`: exact for cells, and for cuckoo below a rate of 2 %.
+
+    Examples
+    --------
+    >>> round(base_cost("counters").bits(0.01), 1)
+    38.3
+    """
     return base_costs(base, counter_bits)[0]

@@ -45,6 +45,12 @@ class Design:
         Do all regions share one array and differ in the number of hashes?
     hides_score : bool
         Does the model see the key only through the keyed permutation, so that nobody can choose a score?
+
+    Examples
+    --------
+    >>> design = DESIGNS["slbf-2cbf"]
+    >>> design.initial, design.member, design.deletable, design.false_negatives
+    ('counters', ('counters', 'all'), True, False)
     """
 
     name: str

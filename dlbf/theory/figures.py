@@ -2,7 +2,7 @@
 
 Sources: the deletable learned Bloom filter report (Figures 7, 8, 9) and the Bodega paper (Figures 6, 7, 8), with the
 parameters of the Google Transparency Report data they share.  The curves need numpy only; the pictures need
-matplotlib.
+matplotlib.  One figure is measured: it builds the filters that the theory speaks of.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from dlbf.theory.costs import cell_cost
 from dlbf.theory.formulas import (
     ALPHA,
     dlbf_deletability,
+    hybrid_crossover,
     hybrid_fpr,
     lbf_2cbf_split,
     slbf_2cbf_split,
@@ -32,7 +32,7 @@ from dlbf.theory.planner import plan
 from dlbf.theory.shares import saved_bits, two_regions
 from dlbf.theory.three_filter import optimise_three_filters, pareto_front
 
-__all__ = ["FIGURES", "Claim", "Curves", "Panel", "write_figures"]
+__all__ = ["FIGURES", "Claim", "Curves", "Panel", "bound_rows", "draw_curves", "write_figures"]
 
 # Google Transparency Report, as both papers use it.
 N_KEYS = 1_700_000
@@ -302,23 +302,17 @@ class _Bodega:
         tnr = (1 - self.model) * BODEGA_NEGATIVES
         return hybrid_fpr(self.model, self.high, self.low, a_high, a_low, tnr)
 
+    def crossover(self, high_weight: float) -> float | None:
+        """Adversarial share at which the keyed Bloom filter is as good."""
+        tnr = (1 - self.model) * BODEGA_NEGATIVES
+        return hybrid_crossover(self.model, self.high, self.low, self.plain, high_weight, tnr)
+
     def best(self, a_high: float, a_low: float) -> float:
         """The same megabyte in the two filters, split for this very mix of queries."""
         honest = 1 - a_high - a_low
         queries = [a_low + honest * (1 - self.model) * BODEGA_NEGATIVES, a_high + honest * self.model]
         bits = (BODEGA_HIGH_BITS + BODEGA_LOW_BITS - 2 * BODEGA_KEY_BITS) / BODEGA_KEYS
         return allocate([self.model, 1 - self.model], queries, [cell_cost(1)], bits=bits).fpr
-
-
-def _crossing(rows: Sequence[dict[str, float]], one: str, other: str) -> float | None:
-    """Adversarial share at which column `one` rises above column `other`."""
-    for before, after in pairwise(rows):
-        a, b = before[one] - before[other], after[one] - after[other]
-        if a <= 0 < b:
-            return before["adversarial share"] + (after["adversarial share"] - before["adversarial share"]) * a / (
-                a - b
-            )
-    return None
 
 
 def _bodega_figure(name: str, title: str, high_weight: float) -> Curves:
@@ -339,7 +333,7 @@ def _bodega_figure(name: str, title: str, high_weight: float) -> Curves:
                 row["Bodega, best split"] = example.best(a_high, a_low)
             rows.append(row)
         everything += rows
-        crossing = _crossing(rows, "Bodega", "keyed Bloom")
+        crossing = example.crossover(high_weight)
         series = [("Bodega, 1 + 0.5 + 0.5 MB", "Bodega"), ("keyed Bloom filter, 2 MB", "keyed Bloom")]
         if hashes is None:
             series.append(("Bodega, best split of the filters' 1 MB", "Bodega, best split"))
@@ -381,6 +375,123 @@ def bodega_7() -> Curves:
 def bodega_8() -> Curves:
     """Half of the adversary's queries score high."""
     return _bodega_figure("bodega-figure-8-mixed", "Bodega filter, adversary sends both alike (a_P = a_N)", 0.5)
+
+
+def _measured_example() -> tuple[Panel, Claim]:
+    """The Bodega example with filters of its size, filled and asked; the model's verdicts are drawn at its rates."""
+    from dlbf.filters import BloomFilter
+
+    model = _Bodega.example(None).model
+    n_high = round(BODEGA_KEYS * (1 - model))
+    sizes = {
+        "high": (n_high, BODEGA_HIGH_BITS - BODEGA_KEY_BITS),
+        "low": (BODEGA_KEYS - n_high, BODEGA_LOW_BITS - BODEGA_KEY_BITS),
+        "plain": (BODEGA_KEYS, BODEGA_MODEL_BITS + BODEGA_HIGH_BITS + BODEGA_LOW_BITS - BODEGA_KEY_BITS),
+    }
+    asked = np.arange(BODEGA_KEYS, BODEGA_KEYS + 400_000).astype("S8")
+    expected, answers = {}, {}
+    for number, (name, (n_keys, n_bits)) in enumerate(sizes.items()):
+        hashes = max(1, round(math.log(2) * n_bits / n_keys))
+        made = BloomFilter(bits=n_bits, hashes=hashes, secret=number.to_bytes(16, "little"))
+        made.update(np.arange(n_keys).astype("S8"))
+        expected[name] = _bloom(n_keys, n_bits, hashes)
+        answers[name] = made.contains_many(asked)
+    rng = np.random.default_rng(0)
+    whole = _Bodega(model, expected["high"], expected["low"], expected["plain"])
+    rows = []
+    for share in np.linspace(0, 1, 51).tolist():
+        forged = rng.random(len(asked)) < share
+        high = forged | (rng.random(len(asked)) < model)
+        # Q_N counts half of the low-scoring honest queries, as the paper does.
+        counted = high | (rng.random(len(asked)) < BODEGA_NEGATIVES)
+        rows.append(
+            {
+                "adversarial share": share,
+                "Bodega": whole.hybrid(share, 0.0),
+                "keyed Bloom": whole.plain,
+                "Bodega measured": float((counted & np.where(high, answers["high"], answers["low"])).mean()),
+                "keyed Bloom measured": float(answers["plain"].mean()),
+            }
+        )
+    predicted = whole.crossover(1.0)
+    measured = hybrid_crossover(
+        model, float(answers["high"].mean()), float(answers["low"].mean()), float(answers["plain"].mean()), 1.0,
+        (1 - model) * BODEGA_NEGATIVES,
+    )  # fmt: skip
+    assert predicted is not None
+    assert measured is not None
+    claim = Claim(
+        "crossover of the published example, filters of its size built and asked",
+        "-",
+        f"predicted {predicted:.2%}, measured {measured:.2%} (whole numbers of hashes)",
+        abs(measured - predicted) < 0.002,
+    )
+    panel = Panel(
+        f"published example, {BODEGA_KEYS:,} keys in 2 MB", "adversarial share", "false-positive rate", _MIXED,
+        tuple(rows), True, ((measured, f"equal at {measured:.2%}"),),
+    )  # fmt: skip
+    return panel, claim
+
+
+_MIXED = (
+    ("Bodega, predicted", "Bodega"),
+    ("keyed Bloom filter, predicted", "keyed Bloom"),
+    ("Bodega, measured", "Bodega measured"),
+    ("keyed Bloom filter, measured", "keyed Bloom measured"),
+)
+
+
+def _measured_urls() -> tuple[Panel, Claim]:
+    """A bodega and a secure-bloom of equal memory, fitted to URL-like keys and asked for mixtures of queries."""
+    from dlbf.adversary import Oracle, WhiteBoxMutation, measure_hybrid, reveal
+    from dlbf.bench.keys import listed_urls, ordinary_urls
+    from dlbf.learned import LearnedFilter
+    from dlbf.models import train
+
+    bits, secret = 10.0, bytes(16)
+    keys, negatives = list(listed_urls(20_000)), list(ordinary_urls(20_000, 1))
+    model = train(keys, list(ordinary_urls(20_000)), kind="ngram", max_bytes=1024, validation=negatives, progress=False)
+    made = {
+        design: LearnedFilter.fit(
+            keys, negatives, design=design, bits_per_key=bits, model=model, secret=secret, progress=False
+        )
+        for design in ("bodega", "secure-bloom")
+    }
+    oracle = Oracle(made["bodega"], keys, 0, revealed=reveal(made["bodega"]))
+    forged = WhiteBoxMutation(0).forge(oracle, 100_000)
+    found = measure_hybrid(
+        made["bodega"], made["secure-bloom"], list(ordinary_urls(60_000, 2)), forged,
+        shares=np.linspace(0, 1, 51).tolist(), queries=100_000,
+    )  # fmt: skip
+    rows = [
+        {
+            "adversarial share": share, "Bodega": learned.predicted, "keyed Bloom": plain.predicted,
+            "Bodega measured": learned.value, "keyed Bloom measured": plain.value,
+        }
+        for share, learned, plain in zip(found.shares, found.learned, found.plain, strict=True)
+    ]  # fmt: skip
+    predicted, measured = found.crossover_predicted, found.crossover_measured
+    both = predicted is not None and measured is not None
+    claim = Claim(
+        f"URL-like keys, {bits:g} bits per key with model: crossover of bodega and secure-bloom",
+        "-",
+        f"predicted {predicted:.2%}, measured {measured:.2%}" if both else "none: one is better at every share",
+        both and abs((measured or 0) - (predicted or 0)) < 0.02,
+    )
+    marks = ((measured, f"equal at {measured:.1%}"),) if measured is not None else ()
+    panel = Panel(
+        f"URL-like keys, {bits:g} bits per key", "adversarial share", "false-positive rate", _MIXED, tuple(rows),
+        True, marks,
+    )  # fmt: skip
+    return panel, claim
+
+
+def hybrid() -> Curves:
+    """Predicted and measured rates of bodega and secure-bloom at equal memory, for every adversarial share."""
+    pairs = (_measured_example(), _measured_urls())
+    panels, claims = tuple(panel for panel, _ in pairs), tuple(claim for _, claim in pairs)
+    rows = [{"panel": number, **row} for number, panel in enumerate(panels, 1) for row in panel.rows]
+    return Curves("hybrid-measured", "Forged high scores among ordinary queries", panels, claims, tuple(rows))
 
 
 # --- what the theory says
@@ -455,30 +566,69 @@ def ridge() -> Curves:
     return Curves("theory-ridge", "The sandwich is a ridge", (panel,), (claim,), tuple(rows))
 
 
+def bound_rows(
+    key_shares: Sequence[float], query_shares: Sequence[float], model_bits: float = 0.0, n_points: int = 61
+) -> list[dict[str, float]]:
+    """The price of a bound: bits per key against ``adversarial_fpr`` at an ordinary FPR of 1 % and of 0.1 %.
+
+    Parameters
+    ----------
+    key_shares, query_shares : sequence of float
+        Shares of the keys and of the queries in each score region.
+    model_bits : float
+        Bits per key of the model.
+
+    Examples
+    --------
+    >>> rows = bound_rows([0.2, 0.8], [0.99, 0.01], n_points=3)
+    >>> [round(row["FPR 0.01"], 2) for row in rows]
+    [14.38, 7.68, 2.95]
+    """
+    cost = cell_cost(1)
+    return [
+        {"adversarial FPR": bound}
+        | {
+            f"FPR {f:g}": model_bits + allocate(key_shares, query_shares, [cost], fpr=f, adversarial_fpr=bound).bits
+            for f in (0.01, 0.001)
+        }
+        | {"floor": cost.bits(bound)}
+        for bound in np.geomspace(0.001, 1, n_points).tolist()
+    ]
+
+
+def _sandwich_claim() -> Claim:
+    gaps = []
+    for p, fnr in MODELS:
+        for bits in range(8, 31, 2):
+            pair = [plan(name, model_fpr=p, model_fnr=fnr, bits_per_key=bits) for name in ("bodega", "slbf")]
+            if all(found.feasible for found in pair):
+                gaps.append(abs(pair[1].adversarial_fpr / pair[0].adversarial_fpr - 1))
+    return Claim(
+        "the keyed sandwich has the bound of bodega at equal memory", "-",
+        f"largest relative difference {max(gaps):.0e} over {len(gaps)} budgets", max(gaps) < 1e-6,
+    )  # fmt: skip
+
+
+BOUND_SERIES = (("FPR 1 %", "FPR 0.01"), ("FPR 0.1 %", "FPR 0.001"), ("floor: the bound alone", "floor"))
+
+
 def adversary() -> Curves:
     """Bits per key against the adversarial bound and against deletability: all gain lives in the gap to the FPR."""
     keys = [0.02, 0.03, 0.05, 0.1, 0.2, 0.6]
     queries = [0.70, 0.17, 0.08, 0.035, 0.012, 0.003]
     cost = cell_cost(1)
-    forged, removed = [], []
-    for bound in np.geomspace(0.001, 1, 61).tolist():
-        forged.append(
-            {"adversarial FPR": bound}
-            | {f"FPR {f:g}": allocate(keys, queries, [cost], fpr=f, adversarial_fpr=bound).bits for f in (0.01, 0.001)}
-            | {"floor": cost.bits(bound)}
-        )
+    forged, removed = bound_rows(keys, queries), []
     for kept in np.geomspace(0.001, 1, 61).tolist():
         removed.append(
             {"1 - deletability": kept}
             | {f"FPR {f:g}": allocate(keys, queries, [cost], fpr=f, deletability=1 - kept).bits for f in (0.01, 0.001)}
             | {"floor": cost.bits(kept)}
         )
-    series = (("FPR 1 %", "FPR 0.01"), ("FPR 0.1 %", "FPR 0.001"), ("floor: the bound alone", "floor"))
     panels = (
-        Panel("bound on forged scores", "adversarial FPR", "bits per key", series, tuple(forged), False),
-        Panel("bound on deleted keys", "1 - deletability", "bits per key", series, tuple(removed), False),
+        Panel("bound on forged scores", "adversarial FPR", "bits per key", BOUND_SERIES, tuple(forged), False),
+        Panel("bound on deleted keys", "1 - deletability", "bits per key", BOUND_SERIES, tuple(removed), False),
     )
-    return Curves("theory-adversary", "What a bound costs", panels, (), (*forged, *removed))
+    return Curves("theory-adversary", "What a bound costs", panels, (_sandwich_claim(),), (*forged, *removed))
 
 
 FIGURES: dict[str, Callable[[], Curves]] = {
@@ -488,6 +638,7 @@ FIGURES: dict[str, Callable[[], Curves]] = {
     "bodega-figure-6-high": bodega_6,
     "bodega-figure-7-low": bodega_7,
     "bodega-figure-8-mixed": bodega_8,
+    "hybrid-measured": hybrid,
     "theory-saving": saving,
     "theory-ridge": ridge,
     "theory-adversary": adversary,
@@ -591,8 +742,13 @@ def _draw(plt: Any, curves: Curves, path: Path) -> None:
     figure.tight_layout(rect=(0, foot / page, 1, 1))
     for number, text in enumerate(claims):
         figure.text(0.012, (foot - 0.15 - 0.2 * number) / page, text, fontsize=7.8, color="0.2")
-    figure.savefig(path, dpi=130, metadata={"Software": None})
+    figure.savefig(path, dpi=130, metadata={"Software": None} if path.suffix == ".png" else None)
     plt.close(figure)
+
+
+def draw_curves(curves: Curves, path: str | Path) -> None:
+    """Draw one figure into a file; its ending says the format (png, svg, pdf)."""
+    _draw(_pyplot(), curves, Path(path))
 
 
 def write_figures(folder: str | Path, only: str = "") -> list[Path]:

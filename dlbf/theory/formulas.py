@@ -15,6 +15,7 @@ __all__ = [
     "counting_deletability",
     "dlbf_deletability",
     "exact_bloom_fpr",
+    "hybrid_crossover",
     "hybrid_fpr",
     "lbf_2cbf_split",
     "lbf_3sbf_rates",
@@ -77,6 +78,11 @@ def counting_deletability(n_keys: int, n_bits: int, counter_bits: int, hashes: i
 
     ``1 - (1 - (1 - c/z)^(k(y-1)))^k``: the filter that is left holds ``y - 1`` keys, and the removed one is a stranger
     to it.
+
+    Examples
+    --------
+    >>> round(counting_deletability(1000, 40_000, counter_bits=4, hashes=7), 3)
+    0.992
     """
     _count("n_keys", n_keys, 1)
     _count("counter_bits", counter_bits, 1)
@@ -135,6 +141,11 @@ def slbf_2cbf_split(
     filter.
 
     The initial filter's are negative when the budget is below the smallest feasible one (which is the backup's).
+
+    Examples
+    --------
+    >>> [round(bits, 3) for bits in slbf_2cbf_split(0.01, 0.5, 20, counter_bits=2)]
+    [10.436, 9.564]
     """
     _share("model_fpr", model_fpr, inner=True)
     _share("model_fnr", model_fnr, inner=True)
@@ -146,7 +157,13 @@ def slbf_2cbf_split(
 def lbf_2cbf_split(
     model_fpr: float, model_fnr: float, bits_per_key: float, counter_bits: float = 4
 ) -> tuple[float, float]:
-    """Published optimum with one counting filter on each side of the threshold: bits per key below and above it."""
+    """Published optimum with one counting filter on each side of the threshold: bits per key below and above it.
+
+    Examples
+    --------
+    >>> [round(bits, 3) for bits in lbf_2cbf_split(0.01, 0.5, 20, counter_bits=2)]
+    [14.782, 5.218]
+    """
     _share("model_fpr", model_fpr, inner=True)
     _share("model_fnr", model_fnr, inner=True)
     odds = (1 - model_fpr) * (1 - model_fnr) / (model_fnr * model_fpr)
@@ -168,6 +185,11 @@ def lbf_3sbf_rates(
         Rate of the filter of the keys below the threshold (``e1``).
     deleted_high, deleted_low : float
         Rates of the filters of deleted keys above and below it (``eD1``, ``eD2``).
+
+    Examples
+    --------
+    >>> [round(rate, 6) for rate in lbf_3sbf_rates(0.01, 0.5, member=0.02, deleted_high=0.1, deleted_low=0.1)]
+    [0.02682, 0.1]
     """
     for name, value in (
         ("model_fpr", model_fpr),
@@ -187,6 +209,11 @@ def bodega_fpr(model_fpr: float, high: float, low: float, model_tnr: float | Non
 
     `high` is the rate of the keyed filter of the keys the model accepts, `low` of those it rejects; `model_tnr` is
     ``1 - model_fpr`` unless given (the paper scales it by the share ``Q_N`` of negative queries).
+
+    Examples
+    --------
+    >>> round(bodega_fpr(0.01, high=0.1, low=0.001), 5)
+    0.00199
     """
     model_tnr = 1 - model_fpr if model_tnr is None else model_tnr
     for name, value in (("model_fpr", model_fpr), ("high", high), ("low", low), ("model_tnr", model_tnr)):
@@ -201,6 +228,11 @@ def hybrid_fpr(
 
     ``a_P high + a_N low + (1 - a_P - a_N) FPR_DB``, with ``a_P`` and ``a_N`` the shares of all queries that are the
     adversary's and score high and low.
+
+    Examples
+    --------
+    >>> round(hybrid_fpr(0.01, high=0.1, low=0.001, share_high=0.5, share_low=0), 5)
+    0.051
     """
     for name, value in (("share_high", share_high), ("share_low", share_low)):
         _share(name, value)
@@ -208,3 +240,43 @@ def hybrid_fpr(
         raise ValueError(f"expected share_high + share_low <= 1, found {share_high} + {share_low}")
     ordinary = bodega_fpr(model_fpr, high, low, model_tnr)
     return share_high * high + share_low * low + max(0.0, 1 - share_high - share_low) * ordinary
+
+
+def hybrid_crossover(
+    model_fpr: float,
+    high: float,
+    low: float,
+    plain: float,
+    high_weight: float = 1.0,
+    model_tnr: float | None = None,
+) -> float | None:
+    """Adversarial share of the queries at which a Bodega filter is no better than a keyed Bloom filter.
+
+    The rate is a straight line in that share, from ``FPR_DB`` to what the adversary meets.
+
+    Parameters
+    ----------
+    model_fpr, high, low, model_tnr
+        As for :func:`hybrid_fpr`.
+    plain : float
+        Rate of a keyed Bloom filter with the same memory.
+    high_weight : float
+        Share of the adversary's queries that score high.
+
+    Returns
+    -------
+    float or None
+        None if one of the two is better at every share.
+
+    Examples
+    --------
+    >>> round(hybrid_crossover(0.01, 0.3, 0.0, 0.01), 4)
+    0.0236
+    """
+    _share("plain", plain)
+    _share("high_weight", high_weight)
+    start = hybrid_fpr(model_fpr, high, low, 0.0, 0.0, model_tnr)
+    end = hybrid_fpr(model_fpr, high, low, high_weight, 1 - high_weight, model_tnr)
+    if (start <= plain) == (end <= plain):
+        return None
+    return (plain - start) / (end - start)

@@ -48,6 +48,12 @@ class FilterPlan:
         Hashes, where the plan fixes them (a shared array, a deletable Bloom filter).
     marks : float or None
         Share of the bits that mark collisions, in a deletable Bloom filter.
+
+    Examples
+    --------
+    >>> p = plan("cuckoo", fpr=0.01)
+    >>> p.regions[0].member.base, round(p.regions[0].member.fpr, 3)
+    ('cuckoo', 0.01)
     """
 
     base: str
@@ -69,6 +75,12 @@ class RegionPlan:
         Filter of the stored keys.
     deleted : FilterPlan or None
         Filter of the deleted keys.
+
+    Examples
+    --------
+    >>> p = plan("plbf-cbf", key_shares=[0.2, 0.8], query_shares=[0.9, 0.1], fpr=0.01)
+    >>> [(region.key_share, round(region.member.fpr, 4)) for region in p.regions]
+    [(0.2, 0.0022), (0.8, 0.08)]
     """
 
     key_share: float
@@ -116,6 +128,14 @@ class Plan:
         ``KL(G||H)`` of the regions in nats.
     reason : str
         Why not, when not feasible.
+
+    Examples
+    --------
+    >>> p = plan("lbf-2cbf", model_fpr=0.01, model_fnr=0.5, bits_per_key=20, counter_bits=2)
+    >>> p.feasible, round(p.fpr, 5), p.fnr
+    (True, 0.00163, 0.0)
+    >>> plan("lbf-2cbf", model_fpr=0.01, model_fnr=0.5, bits_per_key=1, deletability=0.9).reason
+    'the budget is too small for the targets'
     """
 
     design: str

@@ -119,6 +119,11 @@ def blocked_fpr(n_keys: int, n_cells: int, n_hashes: int, block_cells: int) -> f
     """False-positive rate when all probes of a key fall into one block of ``block_cells``.
 
     Blocks receive a Poisson number of keys; crowded ones cost more than empty ones save.
+
+    Examples
+    --------
+    >>> round(blocked_fpr(1000, 9585, 7, 512), 4)
+    0.0117
     """
     mean = n_keys * block_cells / n_cells
     if mean <= 0:
@@ -256,6 +261,11 @@ def cuckoo_fpr(n_keys: int, n_buckets: int, n_prefixes: int, suffix_bits: int) -
     """False-positive rate of a cuckoo filter that holds ``n_keys`` fingerprints.
 
     One of the P * 2^s values means "empty"; an absent key meets the occupied ones of eight slots.
+
+    Examples
+    --------
+    >>> round(cuckoo_fpr(1000, 270, 28, 5), 4)
+    0.0082
     """
     values = (n_prefixes << suffix_bits) - 1
     occupied = 2 * BUCKET_SLOTS * min(1.0, n_keys / (BUCKET_SLOTS * n_buckets))
@@ -304,7 +314,13 @@ MAX_CELL_BITS = 32  # remainder and counter
 
 
 def dleft_fpr(n_keys: int, geometry: DLeftGeometry) -> float:
-    """False-positive rate: the occupied cells of d buckets, each matching one remainder in 2^r."""
+    """False-positive rate: the occupied cells of d buckets, each matching one remainder in 2^r.
+
+    Examples
+    --------
+    >>> round(dleft_fpr(10**6, dleft_geometry(10**6, 0.01)), 4)
+    0.0062
+    """
     cells = geometry.n_tables * geometry.n_buckets * geometry.bucket_cells
     occupied = geometry.n_tables * geometry.bucket_cells * min(1.0, n_keys / cells)
     return -math.expm1(occupied * math.log1p(-(2.0**-geometry.remainder_bits)))

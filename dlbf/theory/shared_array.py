@@ -27,7 +27,14 @@ NO_KEYS_RATE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class SharedArray:
-    """Hashes per region, their rates, the fill of the array, and bits per key."""
+    """Hashes per region, their rates, the fill of the array, and bits per key.
+
+    Examples
+    --------
+    >>> found = optimise_shared_array(np.array([0.2, 0.8]), np.array([0.9, 0.1]), 1, fpr=0.01)
+    >>> found.hashes, round(found.bits, 2)
+    ((10, 4), 6.78)
+    """
 
     hashes: tuple[int, ...]
     rates: tuple[float, ...]
@@ -63,7 +70,14 @@ def optimise_shared_array(
     deletability: float = 0.0,
     adversarial_fpr: float = 1.0,
 ) -> SharedArray | None:
-    """Hashes per region with the fewest bits for `fpr`, or the lowest rate for `bits`; None if nothing fits."""
+    """Hashes per region with the fewest bits for `fpr`, or the lowest rate for `bits`; None if nothing fits.
+
+    Examples
+    --------
+    >>> found = optimise_shared_array(np.array([0.2, 0.8]), np.array([0.9, 0.1]), 4, fpr=0.01)
+    >>> found.hashes, [round(rate, 4) for rate in found.rates]
+    ((10, 4), [0.002, 0.0824])
+    """
     real = allocate(
         keys,
         queries,

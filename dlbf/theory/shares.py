@@ -42,7 +42,13 @@ def two_regions(model_fpr: float, model_fnr: float) -> tuple[Floats, Floats]:
 
 
 def kl_divergence(key_shares: npt.ArrayLike, query_shares: npt.ArrayLike) -> float:
-    """KL(G||H) in nats: what the model knows.  inf when a region has keys and no queries."""
+    """KL(G||H) in nats: what the model knows.  inf when a region has keys and no queries.
+
+    Examples
+    --------
+    >>> round(kl_divergence([0.5, 0.5], [0.99, 0.01]), 3)
+    1.614
+    """
     keys, queries = as_shares(key_shares, query_shares)
     used = keys > 0
     if (queries[used] == 0).any():
@@ -64,7 +70,13 @@ def saved_bits(key_shares: npt.ArrayLike, query_shares: npt.ArrayLike, cell_bits
 
 
 def merge_shares(shares: npt.ArrayLike, cuts: Sequence[int]) -> Floats:
-    """Sum the bins between the inner edges `cuts` (``[3, 7]``: bins 0-2, 3-6, 7-)."""
+    """Sum the bins between the inner edges `cuts` (``[3, 7]``: bins 0-2, 3-6, 7-).
+
+    Examples
+    --------
+    >>> merge_shares([0.125, 0.125, 0.25, 0.5], [2]).tolist()
+    [0.25, 0.75]
+    """
     array = np.asarray(shares, dtype=np.float64)
     edges = [0, *cuts]
     if any(not low < high for low, high in zip(edges, [*edges[1:], len(array)], strict=True)):
@@ -83,6 +95,12 @@ def shares_from_scores(
         Share of the keys and of the queries in each bin, low scores first.
     edges : ndarray of int64
         Lowest score of each bin but the first: a score ``s`` is in bin ``searchsorted(edges, s, side="right")``.
+
+    Examples
+    --------
+    >>> keys, queries, edges = shares_from_scores([3, 5, 5, 9], [1, 3, 3, 5])
+    >>> keys.tolist(), queries.tolist(), edges.tolist()
+    ([0.0, 0.25, 0.5, 0.25], [0.25, 0.5, 0.25, 0.0], [3, 5, 9])
     """
     keys, queries = np.sort(np.asarray(key_scores, np.int64)), np.sort(np.asarray(query_scores, np.int64))
     if not len(keys) or not len(queries):

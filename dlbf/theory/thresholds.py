@@ -46,6 +46,13 @@ class Thresholds:
         Filters for these regions.
     bound : float
         No choice of at most as many regions, and no allocation, can have fewer bits (or a lower rate) than this.
+
+    Examples
+    --------
+    >>> from dlbf.theory import base_costs
+    >>> found = cheapest_thresholds([0.1, 0.2, 0.7], [0.7, 0.25, 0.05], 2, base_costs("bits"), fpr=0.01)
+    >>> found.cuts, round(found.allocation.bits, 2)
+    ((2,), 6.46)
     """
 
     cuts: tuple[int, ...]
@@ -84,7 +91,11 @@ def _check(regions: int, query_floor: float) -> None:
 
 
 def best_thresholds(
-    key_shares: npt.ArrayLike, query_shares: npt.ArrayLike, regions: int, query_floor: float = 0.0
+    key_shares: npt.ArrayLike,
+    query_shares: npt.ArrayLike,
+    regions: int,
+    query_floor: float = 0.0,
+    least_query_share: float = 0.0,
 ) -> tuple[int, ...]:
     """Inner edges of at most `regions` runs of bins with the largest ``KL(G||H)``.
 
@@ -97,6 +108,8 @@ def best_thresholds(
     query_floor : float
         Added to the query share of every region before it is judged, so that a run without sampled queries is not taken
         for one that never gets any; about one over the number of queries sampled.
+    least_query_share : float
+        Regions with a smaller share of the queries are judged as if they had this one.
 
     Examples
     --------
@@ -105,6 +118,8 @@ def best_thresholds(
     """
     keys, queries = as_shares(key_shares, query_shares)
     _check(regions, query_floor)
+    if not (math.isfinite(least_query_share) and least_query_share >= 0):
+        raise ValueError(f"least_query_share: expected a finite share >= 0, found {least_query_share!r}")
     key_sums = np.concatenate(([0.0], np.cumsum(keys)))
     query_sums = np.concatenate(([0.0], np.cumsum(queries)))
     # Without a floor a run of keys and no queries would be worth infinitely much; rank such runs by their keys.
@@ -112,7 +127,7 @@ def best_thresholds(
 
     def segment(stop: int) -> Floats:
         run_keys = np.maximum(key_sums[stop] - key_sums[:stop], 0.0)
-        run_queries = np.maximum(query_sums[stop] - query_sums[:stop], 0.0) + floor
+        run_queries = np.maximum(query_sums[stop] - query_sums[:stop], least_query_share) + floor
         with np.errstate(divide="ignore", invalid="ignore"):
             gain = run_keys * np.log(run_keys / run_queries)
         return np.where(run_keys > 0, -gain, 0.0)
@@ -143,6 +158,12 @@ def cheapest_thresholds(
         As for :func:`dlbf.theory.allocation.allocate`.
     rounds : int
         Most rounds of cuts and prices; it stops as soon as the bound proves the result within ``1e-4``.
+
+    Examples
+    --------
+    >>> from dlbf.theory import base_costs
+    >>> cheapest_thresholds([0.1, 0.2, 0.7], [0.7, 0.25, 0.05], 3, base_costs("bits"), fpr=0.01).cuts
+    (1, 2)
     """
     keys, queries = as_shares(key_shares, query_shares)
     _check(regions, query_floor)

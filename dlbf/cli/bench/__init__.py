@@ -8,6 +8,7 @@ __all__ = ["command"]
 
 # section -> one line of help; the module is ``dlbf.cli.bench.<section>`` and its click command ``command``.
 SECTIONS = {
+    "adversary": "Attacks on every design and on a store, the price of a bound, the cost of the defence.",
     "filters": "Classical filters: size, rate and time beside their peers.",
     "guard": "A guard before RocksDB and other engines: what it saves and costs.",
     "learned": "Learned filters: every design, the sizes of auto, queries and fitting beside peers.",

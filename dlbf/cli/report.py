@@ -1,0 +1,123 @@
+"""``dlbf report``: one page that says which filter fits the user's keys, and why."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dlbf.cli.reading import BAD_FILE, OPENERS, read_keys_from, read_secret
+from dlbf.filters.files import write_file
+
+__all__ = ["command"]
+
+BATCH_BYTES = 1 << 24
+
+
+@click.command("report")
+@click.argument("keys_file", metavar="KEYS")
+@click.argument("negatives_file", metavar="[NEGATIVES]", required=False)
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page here.")
+@click.option("--fpr", type=float, default=0.01, show_default=True, help="False alarms wanted at most.")
+@click.option(
+    "--deletability", type=float, default=0.9, show_default=True, help="Least share of removed keys that is forgotten."
+)
+@click.option("--adversarial-fpr", type=float, default=1.0, show_default=True, help="Largest rate for forged keys.")
+@click.option(
+    "--sample", type=click.IntRange(1), default=1_000_000, show_default=True, help="Most keys to use of a file."
+)
+@click.option("--quick", is_flag=True, help="A first look in seconds: one kind of model, fewer designs.")
+@click.option("--no-examples", is_flag=True, help="Show none of the keys themselves.")
+@click.option("--secret-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="16 bytes.")
+@click.option("--column", help="Read this column of CSV (or Parquet) instead of lines.")
+@click.option("--negatives-column", help="The same for NEGATIVES where it differs.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Same input and seed, same figures but times.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def command(
+    keys_file: str,
+    negatives_file: str | None,
+    output: Path | None,
+    fpr: float,
+    deletability: float,
+    adversarial_fpr: float,
+    sample: int,
+    quick: bool,
+    no_examples: bool,
+    secret_file: Path | None,
+    column: str | None,
+    negatives_column: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Say which filter fits KEYS, given NEGATIVES, a sample of what is asked for and absent: one HTML page.
+
+    The page stands alone (no script, no request) and an existing one is replaced in one step.  Files are read as by
+    `dlbf fit`; of large ones a random sample is used, and the page says so.  It shows a few of the keys unless
+    --no-examples is given.
+
+    \b
+    dlbf report blocked.txt visited.txt.gz -o report.html
+    dlbf report keys.csv asked.csv --column url --fpr 0.001 --deletability 0 -o report.html
+    """
+    from dlbf.cli.fit import _reporter
+    from dlbf.report import Targets, collect, gather, prepare, render
+
+    if keys_file == negatives_file == "-":
+        raise click.UsageError("only one of KEYS and NEGATIVES can be standard input")
+    if output is None and not as_json:
+        raise click.UsageError("nothing to do: name a file with -o, or ask for --json")
+    if output is not None and not output.parent.is_dir():
+        raise click.ClickException(f"{output}: cannot be written: there is no folder {output.parent}")
+    secret = None if secret_file is None else read_secret(secret_file)
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True,
+        disable=not console.is_terminal,
+    )  # fmt: skip
+    with bar:
+        report = _reporter(bar)
+        report(f"reading {keys_file}", 0.0)
+        keys = gather(keys_file, _batches(keys_file, column), sample, seed)
+        if not keys.total:
+            raise click.ClickException(f"{keys_file}: no keys in it; a report needs at least one")
+        name = negatives_file if negatives_file is not None else "(none given)"
+        found: Iterator[list[bytes]] = iter(())
+        if negatives_file is not None:
+            report(f"reading {negatives_file}", 0.01)
+            found = _batches(negatives_file, negatives_column or column)
+        inputs = prepare(keys, gather(name, found, sample, seed + 1))
+        try:
+            targets = Targets(fpr, deletability, adversarial_fpr, secret, seed)
+            figures: dict[str, Any] = collect(inputs, targets, examples=not no_examples, quick=quick, say=report)
+        except (ValueError, ImportError) as error:
+            raise click.ClickException(str(error)) from error
+    if output is not None:
+        try:
+            write_file(output, render(figures).encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            raise click.ClickException(f"{output}: cannot be written: {error}") from error
+    if as_json:
+        click.echo(json.dumps(figures, indent=2, allow_nan=False))
+        return
+    for text in figures["warnings"]:
+        console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
+    click.echo(figures["recommendation"]["sentence"])
+    click.echo(f"{output}: {output.stat().st_size:,} bytes" if output is not None else "")
+
+
+def _batches(name: str, column: str | None) -> Iterator[list[bytes]]:
+    """The keys of a file, some megabytes at a time where it is lines."""
+    path = Path(name)
+    if name == "-" or column is not None or path.suffix in (".parquet", ".pq"):
+        yield read_keys_from(name, column)
+        return
+    try:
+        with OPENERS[path.suffix](path) if path.suffix in OPENERS else path.open("rb") as file:
+            while lines := file.readlines(BATCH_BYTES):
+                # As in reading: a line ends in LF or CR LF; other white space belongs to the key.
+                yield [line for raw in lines if (line := raw.removesuffix(b"\n").removesuffix(b"\r"))]
+    except BAD_FILE as error:
+        raise click.ClickException(f"{name}: cannot be read: {error}") from error

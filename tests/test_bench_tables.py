@@ -1,0 +1,126 @@
+"""The tables and figures of README and docs are those of the recorded output, and nothing else."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dlbf.bench import tables
+
+ROOT = Path(__file__).parents[1]
+PAGES = tables.documents(ROOT)
+# A cell that is a figure: 12.3, **0.89**, 45 %, 1,234 ns, 0.67 (0.62-0.69), 9.2 / 12.6
+NUMERIC_CELL = re.compile(r"\**[<+-]?\d[\d,.]*( ?(%|ns|µs|ms|s|x|bits|KiB|MiB))?( ?[/(].*)?\**")
+
+
+def marked(page):
+    text = page.read_text()
+    return "<!-- table:" in text or "<!-- figure:" in text
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if marked(page)], ids=lambda page: page.name)
+def test_page_quotes_what_was_recorded(page):
+    text = page.read_text()
+    assert tables.rewrite(text, ROOT) == text, f"{page.name} differs from the records; run: make tables"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_markers_are_closed(page):
+    text = page.read_text()
+    opened = len(re.findall(r"<!-- (?:table|figure): ", text))
+    assert opened == len(tables.BLOCK.findall(text)) + len(tables.INLINE.findall(text))
+
+
+def loose_tables(text):
+    """Tables outside of markers with a column of figures."""
+    rest = tables.BLOCK.sub("", text)
+    for table in re.findall(r"(?:^\|.*\n)+", rest, re.MULTILINE):
+        rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()[2:]]
+        if any(len(column) > 1 and all(map(NUMERIC_CELL.fullmatch, column)) for column in zip(*rows, strict=False)):
+            yield table
+
+
+# README is checked from its first marker on.
+CHECKED = [page for page in PAGES if page.name != "README.md" or marked(page)]
+
+
+@pytest.mark.parametrize("page", CHECKED, ids=lambda page: page.name)
+def test_tables_of_figures_are_between_markers(page):
+    loose = list(loose_tables(page.read_text()))
+    assert not loose, f"{page.name}: put it between <!-- table: NAME --> and <!-- end -->:\n{loose[0]}"
+
+
+def test_loose_table_is_found():
+    assert list(loose_tables("| a | b |\n|---|---|\n| x | 1.5 |\n| y | **2.0 %** |\n"))
+    assert not list(loose_tables("| a | b |\n|---|---|\n| x | one |\n| y | 2 of them |\n"))
+
+
+def test_records_say_where_they_come_from():
+    records = sorted((ROOT / tables.FIGURES_FOLDER).glob("*.json"))
+    assert records
+    for path in records:
+        found = json.loads(path.read_text())
+        assert path.stem in tables.SECTIONS or "tables" in found, path
+        assert found["command"].startswith("dlbf bench"), path
+        assert {"processor", "python", "commit", "date"} <= set(found["machine"]), path
+        assert "/" not in found.get("data", ""), f"{path}: a path has no place in a record"
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of what the tables are made from, with one small page."""
+    shutil.copytree(ROOT / tables.FIGURES_FOLDER, tmp_path / tables.FIGURES_FOLDER)
+    (tmp_path / "README.md").write_text("<!-- table: which-filter -->\nold\n<!-- end -->\n")
+    return tmp_path
+
+
+def test_main_rewrites_pages(checkout):
+    assert tables.main(["--root", str(checkout)]) == 0
+    text = (checkout / "README.md").read_text()
+    # Computed, not recorded: 8 * CuckooFilter(10**6, 0.01).nbytes / 10**6.
+    assert "| `CuckooFilter` | 9.2 / 12.6 | yes |" in text
+    assert tables.main(["--root", str(checkout)]) == 0
+    assert (checkout / "README.md").read_text() == text
+
+
+def test_failed_section_keeps_its_record_and_the_others(checkout, monkeypatch, capsys):
+    kept = (checkout / tables.FIGURES_FOLDER / "filters.json").read_bytes()
+    monkeypatch.setitem(tables.SECTIONS, "filters", tables.Section(("no-such-section",)))
+    small = ("filters", "--keys", "500", "--queries", "500", "--rounds", "1")
+    monkeypatch.setitem(tables.SECTIONS, "designs", tables.Section(small, made_keys=True))
+    assert tables.main(["--root", str(checkout), "filters", "designs"]) == 1
+    assert "failed: filters" in capsys.readouterr().out
+    assert (checkout / tables.FIGURES_FOLDER / "filters.json").read_bytes() == kept
+    recorded = json.loads((checkout / tables.FIGURES_FOLDER / "designs.json").read_text())
+    assert recorded["keys"] == 500
+    assert recorded["command"] == "dlbf bench filters --keys 500 --queries 500 --rounds 1"
+
+
+def test_record_may_bring_its_own_table(checkout):
+    own = {"command": "dlbf bench x", "tables": {"mine": {"headings": ["a", "b"], "rows": [["x", "1"], ["y|z", "2"]]}}}
+    (checkout / tables.FIGURES_FOLDER / "x.json").write_text(json.dumps(own))
+    assert tables.render("mine", checkout) == "| a | b |\n|---|---:|\n| x | 1 |\n| y/z | 2 |\n"
+
+
+def test_figure_in_running_text_is_replaced(checkout):
+    own = {"command": "dlbf bench x", "rows": [{"bits": 5.6612}]}
+    (checkout / tables.FIGURES_FOLDER / "x.json").write_text(json.dumps(own))
+    text = "It takes <!-- figure: x/rows/0/bits:.2f -->9<!-- end --> bits."
+    assert "-->5.66<!--" in tables.rewrite(text, checkout)
+
+
+def test_table_without_a_record_says_so(checkout):
+    (checkout / tables.FIGURES_FOLDER / "filters.json").unlink()
+    assert 'make tables SECTIONS="filters"' in tables.render("peers", checkout)
+
+
+def test_unknown_names_say_what_there_is(checkout, capsys):
+    with pytest.raises(KeyError, match="which-filter"):
+        tables.render("no-such-table", checkout)
+    with pytest.raises(FileNotFoundError, match='make tables SECTIONS="nothing"'):
+        tables.read_record("nothing", checkout)
+    with pytest.raises(SystemExit):
+        tables.main(["--root", str(checkout), "no-such-section"])
+    assert "filters" in capsys.readouterr().err
