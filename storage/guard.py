@@ -628,7 +628,10 @@ class Guard(Store):
     # --- where the data are
 
     def _fetch_many(self, keys: list[bytes]) -> list[bytes | None]:
-        return [self.engine.get(keys[0])] if len(keys) == 1 else self.engine.get_many(keys)
+        return self.engine.get_many(keys)
+
+    def _fetch_one(self, key: bytes) -> bytes | None:
+        return self.engine.get(key)
 
     def _count_keys(self, txn: Any) -> int:
         count = self.engine.count()

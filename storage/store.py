@@ -603,7 +603,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         return self._fetch_slow(key, default, answer == 1)
 
     def _fetch_slow(self, key: bytes, default: Any, asked: bool) -> Any:
-        value = self._fetch_many([key])[0]
+        value = self._fetch_one(key)
         if not asked:
             self._count(unfiltered=1)
         elif value is None:
@@ -620,6 +620,10 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         dbs = self._dbs
         with self._reading() as txn:
             return [txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key) for key in keys]
+
+    def _fetch_one(self, key: bytes) -> bytes | None:
+        """The value of a key from the data."""
+        return self._fetch_many([key])[0]
 
     def _count_keys(self, txn: Any) -> int:
         """Number of keys that ``txn`` sees."""
