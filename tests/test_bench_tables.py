@@ -34,11 +34,13 @@ def test_markers_are_closed(page):
 
 
 def loose_tables(text):
-    """Tables outside of markers with a column of figures."""
+    """Tables outside of markers with a column of figures; the first column has names, be they numbers."""
     rest = tables.BLOCK.sub("", text)
     for table in re.findall(r"(?:^\|.*\n)+", rest, re.MULTILINE):
         rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()[2:]]
-        if any(len(column) > 1 and all(map(NUMERIC_CELL.fullmatch, column)) for column in zip(*rows, strict=False)):
+        if any(
+            len(column) > 1 and all(map(NUMERIC_CELL.fullmatch, column)) for column in [*zip(*rows, strict=False)][1:]
+        ):
             yield table
 
 
