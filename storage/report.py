@@ -151,6 +151,16 @@ class FilterFigures:
         Share of absent keys let through: held-out negatives if there are any, otherwise the traffic (NaN: unknown).
     deletability : float
         Predicted share of deleted keys that answer "absent".
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dlbf.storage import Store
+    >>> with tempfile.TemporaryDirectory() as folder, Store(folder) as store:
+    ...     store.update({b"key %d" % i: b"" for i in range(2000)})
+    ...     figures = store.rebuild(design="cuckoo").after
+    >>> figures.design, figures.model, figures.keys, figures.model_bytes
+    ('cuckoo', 'none', 2000, 0)
     """
 
     design: str
@@ -206,6 +216,16 @@ class RebuildReport:
         Seconds per phase, in order.
     notes : tuple of str
         What an operator should know.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dlbf.storage import Store
+    >>> with tempfile.TemporaryDirectory() as folder, Store(folder) as store:
+    ...     store.update({b"key %d" % i: b"" for i in range(2000)})
+    ...     report = store.rebuild(design="cuckoo")
+    >>> report.done, report.keys, report.after.design
+    (True, 2000, 'cuckoo')
     """
 
     done: bool
@@ -331,6 +351,16 @@ class Drift:
         Whether the estimate counts on a model.
     misses : int
         Absent keys sampled for training.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dlbf.storage import Store
+    >>> with tempfile.TemporaryDirectory() as folder, Store(folder) as store:
+    ...     store.update({b"key %d" % i: b"" for i in range(2000)})
+    ...     drift = store.drift()
+    >>> drift.healthy, drift.keys, drift.target
+    (True, 2000, 0.01)
     """
 
     due: bool
