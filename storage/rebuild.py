@@ -49,8 +49,6 @@ DELETABILITY = 0.9
 SPARE_SIGMAS = 3.0
 # Progress within training, whose number of steps is not known beforehand.
 TRAIN_STEPS = 1000
-# A store does not outgrow its next filter that often while it is read: there is another reason.
-MOST_ROOM = 2.0
 
 
 @dataclass
