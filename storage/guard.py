@@ -176,7 +176,10 @@ class Guard(Store):
         try:
             if readonly:
                 self._lock_file.join_users()
+                self._lock_file.read_quietly()
                 super().__init__(folder, fpr, **options)
+                if self._may_be_behind() or self._lock_file.damaged:
+                    self._distrust("the machine stopped while commits were not on disk; open it for writing")
             else:
                 self._lock_file.lock()
                 try:
@@ -204,8 +207,7 @@ class Guard(Store):
         assert lock_file is not None
         lock_file.join_users()
         lock_file.read()
-        note = lock_file.note
-        if note.unsynced_boot not in (NO_BOOT, self._boot) and not note.clean_txn:
+        if self._may_be_behind():
             self._discard(folder, "the machine stopped while commits were not on disk")
         elif lock_file.damaged and lock_file.only_user():
             # Whether commits were on disk when the machine stopped was written there.
@@ -219,6 +221,12 @@ class Guard(Store):
             super().__init__(folder, fpr, **options)
         if not lock_file.exists():
             lock_file.mark(NO_BOOT)
+
+    def _may_be_behind(self) -> bool:
+        """Whether the environment may lack commits that the engine's changes followed."""
+        assert self._lock_file is not None
+        note = self._lock_file.note
+        return note.unsynced_boot not in (NO_BOOT, self._boot) and not note.clean_txn
 
     def _discard(self, folder: Path, reason: str) -> None:
         lock_file = self._lock_file

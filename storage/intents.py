@@ -26,10 +26,12 @@ process that has the guard open.
 import fcntl
 import os
 import struct
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dlbf.errors import StoreError
 from dlbf.kernels.hashing import checksum64
 
 __all__ = ["ADDING", "NOTHING", "REMOVING", "LockFile", "Note", "boot_id"]
@@ -46,6 +48,11 @@ READ_BYTES = 4096
 
 WRITER_BYTE = 1 << 40
 USERS_BYTE = WRITER_BYTE + 1
+
+
+# Files open in this process.  A second descriptor must not be: closing any of them drops the process's locks.
+_open_here: dict[tuple[int, int], int] = {}
+_opening = threading.Lock()
 
 
 def boot_id() -> bytes | None:
@@ -99,8 +106,16 @@ class LockFile:
 
     def __init__(self, folder: Path, readonly: bool = False) -> None:
         self.path = folder / LOCK_FILE
+        self._fd = -1
         flags = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
-        self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
+        with _opening:
+            found = self.path.stat() if self.path.exists() else None
+            if found is not None and _open_here.get((found.st_dev, found.st_ino)) == os.getpid():
+                raise StoreError(f"{folder}: already open in this process; share that guard, or close it first")
+            self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
+            status = os.fstat(self._fd)
+            self._place = (status.st_dev, status.st_ino)
+            _open_here[self._place] = os.getpid()
         self._idle = b""
         self.note = Note()
         self.damaged = False
@@ -108,14 +123,27 @@ class LockFile:
     def close(self) -> None:
         """Let go of the file and its locks."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            with _opening:
+                os.close(self._fd)
+                self._fd = -1
+                _open_here.pop(self._place, None)
+
+    def __del__(self) -> None:
+        self.close()
 
     # --- locks
 
     def lock(self) -> None:
         """Become the writer; waits for the one there is."""
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, WRITER_BYTE)
+
+    def read_quietly(self) -> None:
+        """Read the note while nobody is writing it, without becoming the writer."""
+        fcntl.lockf(self._fd, fcntl.LOCK_SH, 1, WRITER_BYTE)
+        try:
+            self.read()
+        finally:
+            self.unlock()
 
     def unlock(self) -> None:
         """Be the writer no more."""

@@ -38,7 +38,7 @@ DEFAULT_LIMIT = 1 << 16
 MAX_BYTES = 32 << 20
 MAX_KEY_BYTES = 4096
 # One lookup in so many is drawn at most: what makes drawing nearly free.
-LEAST_EVERY = 16.0
+LEAST_EVERY = 32.0
 # Keys that a process keeps in memory before they have to be written, or thinned.
 BUFFER_KEYS = 8192
 
@@ -59,11 +59,14 @@ def write_misses(txn: Any, dbs: Databases, keys: list[bytes], every: float, limi
 
     ``scale`` is the priority of a lookup that is drawn whenever any is; see :func:`age_misses`.
     """
-    rng = random.SystemRandom()
     highest = max(1, int(ONE * scale / every))
-    for key in keys:
+    limit_now = _highest(txn, dbs, limit) or ONE
+    # 53 random bits will do: they are compared, not relied upon.  In order, LMDB finds its pages sooner.
+    for priority, key in sorted((int(random.random() * highest), key) for key in keys):
+        if priority >= limit_now:
+            break
         if len(key) <= MAX_KEY_BYTES:
-            txn.put(_place(rng.randrange(highest), key), key, db=dbs.misses)
+            txn.put(_place(priority, key), key, db=dbs.misses)
     _trim(txn, dbs, limit)
     return drawing_rate(txn, dbs, limit, scale)
 

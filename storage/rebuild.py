@@ -29,7 +29,7 @@ from dlbf.storage.longkeys import long_state
 from dlbf.storage.misses import read_misses
 from dlbf.storage.replica import read_traffic
 from dlbf.storage.report import FilterFigures, RebuildReport
-from dlbf.storage.verify import check_meta
+from dlbf.storage.verify import check_meta, unknown_meta
 from dlbf.theory.designs import get_design
 
 if TYPE_CHECKING:
@@ -371,9 +371,13 @@ def switch(
 
     def prepare(txn: Any, number: int) -> Traffic:
         dbs = store._dbs
-        if info != store._info or check_meta(txn, dbs, (STORE_KEY, LONG_KEY)):
+        before = read_traffic(txn, dbs)
+        if info != store._info or check_meta(txn, dbs, (STORE_KEY, LONG_KEY)) or unknown_meta(txn, dbs):
+            # All of it anew: a record under a damaged key could not be found to be deleted.
+            long = long_state(txn, dbs)
+            txn.drop(dbs.meta, delete=False)
             txn.put(STORE_KEY, info.pack(), db=dbs.meta)
-            txn.put(LONG_KEY, long_state(txn, dbs).pack(), db=dbs.meta)
+            txn.put(LONG_KEY, long.pack(), db=dbs.meta)
         filter = builder.filter
         found = figures(filter, len(filter), measured)
         record = BuildInfo(
@@ -390,7 +394,6 @@ def switch(
             allow_false_negatives=allow_false_negatives,
         )
         txn.put(BUILD_KEY, record.pack(), db=dbs.meta)
-        before = read_traffic(txn, dbs)
         scale = misses.age_misses(txn, dbs, store._miss_limit or misses.DEFAULT_LIMIT, before.scale, damaged)
         return Traffic(number, scale=scale)
 

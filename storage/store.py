@@ -96,7 +96,7 @@ SYNC_MODES = {
 BUILD_KEYS_PER_OPERATION = 48
 BUILD_KEYS_PER_STEP = 8192
 # A process writes the absent keys it has sampled by itself at most so often; more are thinned until then.
-FLUSH_SECONDS = 5.0
+FLUSH_SECONDS = 10.0
 # Fewer of them are not worth a transaction when the store is closed.
 FLUSH_LEAST_KEYS = 32
 # Records that a store without a usable filter keeps for a rebuild to catch up with.
@@ -672,7 +672,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         if self._flusher is None and time.monotonic() - self._flushed_at >= FLUSH_SECONDS and not self._was_forked():
             self._flusher = threading.Thread(target=self._flush_aside, name="dlbf-misses", daemon=True)
             self._flusher.start()
-        elif self.n_samples >= 4 * misses.BUFFER_KEYS:
+        else:
             # Every second one by chance, and from now on half as many: still a uniform sample.
             kept = [key for key in self._take_samples() if random.getrandbits(1)]
             self._sample_misses(2 * self.sample_every, misses.BUFFER_KEYS, 0)

@@ -32,9 +32,10 @@ from dlbf.storage.report import Verification
 if TYPE_CHECKING:
     from dlbf.storage.store import Store
 
-__all__ = ["verify"]
+__all__ = ["check_meta", "unknown_meta", "verify"]
 
 MAX_EXAMPLES = 10
+META_KEYS = (STORE_KEY, CHECKPOINT_KEY, LONG_KEY, GUARD_KEY, BUILD_KEY, TRAFFIC_KEY)
 
 
 def verify(store: "Store") -> Verification:
@@ -109,13 +110,15 @@ def check_meta(txn: Any, dbs: Databases, keys: tuple[bytes, ...]) -> list[str]:
     return problems
 
 
+def unknown_meta(txn: Any, dbs: Databases) -> list[bytes]:
+    """Keys in ``meta`` that are not ours."""
+    return [bytes(key) for key in txn.cursor(dbs.meta).iternext(values=False) if key not in META_KEYS]
+
+
 def check_records(txn: Any, dbs: Databases) -> list[str]:
     """Read every record of ours and say what is wrong with it."""
-    known = (STORE_KEY, CHECKPOINT_KEY, LONG_KEY, GUARD_KEY, BUILD_KEY, TRAFFIC_KEY)
-    problems = check_meta(txn, dbs, known)
-    strange = [key for key in txn.cursor(dbs.meta).iternext(values=False) if key not in known]
-    if strange:
-        problems.append(f"unknown record {strange[0]!r} in meta; run rebuild(), or use a newer dlbf")
+    problems = check_meta(txn, dbs, META_KEYS)
+    problems.extend(f"unknown record {key!r} in meta; run rebuild()" for key in unknown_meta(txn, dbs))
     try:
         check_misses(txn, dbs)
     except DlbfError as error:

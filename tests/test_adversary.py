@@ -231,6 +231,12 @@ def test_pollution_raises_the_rate_of_an_unkeyed_filter_and_not_of_a_keyed_one(m
     assert found[SECRET].value <= 0.011
 
 
+def test_pollution_works_on_a_composite_of_one_filter_too():
+    lf = fit(design="counting", fpr=0.01, headroom=2.0, secret=None)
+    outcome = attack_target(lf, KEYS, Pollution(QUERIES, changes=len(KEYS)))
+    assert outcome.queries.interval[0] > 0.033
+
+
 def test_deletion_leaves_stuck_counters_in_an_unkeyed_filter_only():
     rates = {}
     for secret in (None, SECRET):

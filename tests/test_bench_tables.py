@@ -111,6 +111,11 @@ def test_figure_in_running_text_is_replaced(checkout):
     assert "-->5.66<!--" in tables.rewrite(text, checkout)
 
 
+def test_table_without_a_record_says_so(checkout):
+    (checkout / tables.FIGURES_FOLDER / "filters.json").unlink()
+    assert 'make tables SECTIONS="filters"' in tables.render("peers", checkout)
+
+
 def test_unknown_names_say_what_there_is(checkout, capsys):
     with pytest.raises(KeyError, match="which-filter"):
         tables.render("no-such-table", checkout)

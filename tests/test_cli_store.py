@@ -420,8 +420,9 @@ def test_missing_permission_is_told(tmp_path):
         who = 65534
         for folder in (tmp_path / "store", *(tmp_path / "store").iterdir(), tmp_path):
             os.chown(folder, who, -1)
-        for parent in list(tmp_path.parents)[:2]:
-            parent.chmod(0o755)
+        for parent in tmp_path.parents:  # pytest's own folders, which only root may pass
+            if not parent.stat().st_mode & 0o001:
+                parent.chmod(0o755)
     for command, words in (
         (["get", tmp_path / "store", "k"], "for reading too"),
         (["put", tmp_path / "store", "k", "v"], "to write to it"),

@@ -88,7 +88,8 @@ class Counting(MappingEngine):
 
 
 def open_guard(engine, path, **options):
-    return Guard(engine, path, **{"sync": "none", **options})
+    # Without a secret, so that the filter's answers are the same in every run.
+    return Guard(engine, path, **{"sync": "none", "keyed": False, **options})
 
 
 # --- what the engine is asked
@@ -118,9 +119,11 @@ def test_engine_is_asked_only_where_the_filter_cannot_know(tmp_path):
         assert guard.delete(sure[0])
         assert engine.calls == ["has", "delete"]
         engine.calls.clear()
+        sure = [key for key in sure if guard._ask(key) == 0]
         guard.update(dict.fromkeys([*sure[:50], *KEYS[:3]], b"1"))
         assert engine.calls[0] == "has_many 3"
-        assert guard.get_many([*sure[100:], *KEYS[:3]])[-3:] == [b"1"] * 3
+        sure = [key for key in sure[100:] if guard._ask(key) == 0]
+        assert guard.get_many([*sure, *KEYS[:3]])[-3:] == [b"1"] * 3
         assert engine.calls[-1] == "get_many 3"
         assert guard.stats().lookups == guard.stats().filtered + 3
 
@@ -328,7 +331,7 @@ def test_lost_guard_is_made_again_from_the_engine(tmp_path):
 @pytest.mark.parametrize("damage", ["nonsense", "flipped filter", "lost secret"])
 def test_damaged_guard_reads_the_engine_and_is_repaired(tmp_path, damage, caplog):
     engine = Counting(dict.fromkeys(KEYS, b"1"))
-    with open_guard(engine, tmp_path) as guard:
+    with open_guard(engine, tmp_path, keyed=True) as guard:
         guard.checkpoint()
     if damage == "nonsense":
         (tmp_path / "data.mdb").write_bytes(b"nonsense" * 2000)
@@ -340,13 +343,13 @@ def test_damaged_guard_reads_the_engine_and_is_repaired(tmp_path, damage, caplog
             with env.begin(write=True) as txn:
                 txn.drop(db, delete=False)
     if damage != "nonsense":
-        with open_guard(engine, tmp_path, attach=False) as guard:
+        with open_guard(engine, tmp_path, attach=False, keyed=True) as guard:
             assert guard.state == "pass-through"
             assert all(guard.get(key) == b"1" for key in KEYS)
             guard[b"new"] = b"1"
             assert guard.get(b"new") == b"1"
     caplog.clear()
-    with caplog.at_level(logging.WARNING), open_guard(engine, tmp_path) as guard:
+    with caplog.at_level(logging.WARNING), open_guard(engine, tmp_path, keyed=True) as guard:
         assert guard.state == "filtering"
         assert guard.verify().ok
         assert all(guard.get(key) == b"1" for key in KEYS)
@@ -403,6 +406,9 @@ def test_unsynced_commits_are_not_trusted_after_a_power_failure(tmp_path, monkey
         guard[b"new"] = b"1"
         shutil.copytree(tmp_path, tmp_path / "copy")  # as the disk might be when the power fails
     another_boot(monkeypatch)
+    with open_guard(engine, tmp_path / "copy", readonly=True) as guard:
+        assert guard.state == "pass-through"
+        assert guard.get(b"new") == b"1"
     with open_guard(engine, tmp_path / "copy") as guard:
         assert guard.verify().ok
     assert (tmp_path / "copy" / "data.mdb.damaged").exists()  # made again
@@ -734,6 +740,9 @@ def test_guard_says_what_it_is_and_refuses_what_it_is_not(tmp_path):
         guard.backup(tmp_path / "backup")
     with pytest.raises(StoreError, match="already open"):
         open_guard({}, tmp_path)
+    check = "import sys; from dlbf.storage.intents import LockFile; f = LockFile(sys.argv[2]); print(f.only_user())"
+    with spawn(check.replace("sys.argv[2]", "__import__('pathlib').Path(sys.argv[2])"), tmp_path) as process:
+        assert process.stdout.read() == "False\n"  # the attempt has not dropped the guard's lock
     assert guard.popitem() == (b"a", b"1")
     with pytest.raises(KeyError):
         guard.pop(b"a")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from dlbf.storage import Store, build, drift, generations, layout, misses, rebui
 from dlbf.theory import DESIGNS
 
 context = multiprocessing.get_context("fork")
-N_KEYS = 5000
+N_KEYS = 15_000
 KEYS = list(listed_urls(N_KEYS, seed=3))
 ABSENT = list(ordinary_urls(12_000, seed=3))
 FRESH = list(ordinary_urls(20_000, seed=11))
@@ -233,18 +234,25 @@ def test_full_region_reads_the_data_until_the_next_commit(path, monkeypatch):
         check(store, [*KEYS, *odd, b"one more"])
 
 
-def test_shrinking_gives_the_model_up_when_it_does_not_pay(path):
+def test_shrinking_keeps_the_model_while_it_pays(path):
     with open_store(path) as store:
         fill(store)
-        learn(store)
-        for first in range(0, N_KEYS - 200, 100):
+        before = learn(store).after
+        for first in range(0, N_KEYS - 1000, 200):
             with store.write() as txn:
-                for key in KEYS[first : first + 100]:
+                for key in KEYS[first : first + 200]:
                     txn.delete(key)
         stats = store.stats()
-        assert stats.model == "none"
-        assert stats.filter_bytes < 3000
-        check(store, KEYS[N_KEYS - 200 :])
+        assert stats.model == "ngram"
+        assert stats.filter_bytes < before.filter_bytes / 3
+        check(store, KEYS[first + 200 :])
+        filter = store._replica.filter
+        small = generations.successor(filter, 100, 0.01, store._secret)
+        assert generations.design_of(small) == "cuckoo"
+        # One that was asked for by name stays.
+        learn(store, design="plbf-cbf")
+        assert generations.successor(store._replica.filter, 100, 0.01, store._secret).design == "plbf-cbf"
+        store.rebuild(design="cuckoo")
         with store._reading() as txn:
             assert txn.stat(store._dbs.model)["entries"] == 0
 
@@ -329,6 +337,11 @@ def test_store_without_a_secret_keeps_no_pickle(path):
 # --- misses
 
 
+def through_snapshot(store, keys):
+    with store.snapshot() as view:
+        return [view.get(key) for key in keys]
+
+
 def test_misses_are_drawn_uniformly_whichever_way_they_are_asked_for(path, monkeypatch):
     """Each way of asking gets its share of the sample, each key of the traffic its own."""
     monkeypatch.setattr(misses, "LEAST_EVERY", 4.0)
@@ -337,10 +350,7 @@ def test_misses_are_drawn_uniformly_whichever_way_they_are_asked_for(path, monke
         b"in": lambda store, keys: [key in store for key in keys],
         b"str": lambda store, keys: [store.get(key.decode()) for key in keys],
         b"many": lambda store, keys: store.get_many(keys),
-        b"view": lambda store, keys: (
-            [store.snapshot().get(key) for key in keys[:50]] * 0
-            or [view.get(key) for view in [store.snapshot()] for key in keys]
-        ),
+        b"view": through_snapshot,
     }
     n = 8000
     with open_store(path, fpr=0.3) as store:  # many false positives, which are absent keys as well
@@ -437,7 +447,7 @@ def test_reader_processes_contribute_and_readonly_ones_do_not(path):
         with store._reading() as txn:
             counts = Counter(key.split()[0] for key in misses.read_misses(txn, store._dbs))
         assert set(counts) == {b"writer"}
-        assert abs(counts[b"writer"] - 1250) < 180
+        assert abs(counts[b"writer"] - 20_000 / misses.LEAST_EVERY) < 130  # five standard deviations
         # What they saw of the filter came along.
         assert store.drift().window == 20_000
         check(store, KEYS[:100])
@@ -490,7 +500,7 @@ def test_rebuild_learns_from_its_own_traffic(path):
     """Nothing is given: keys from the data, negatives from the misses; those that became keys are left out."""
     with open_store(path, sample_misses=True) as store:
         fill(store)
-        store._sample_misses(2.0, misses.BUFFER_KEYS, 1)
+        store._sample_misses(1.0, misses.BUFFER_KEYS, 1)
         for key in ABSENT:
             store.get(key)
         stored_later = ABSENT[:500]
@@ -499,7 +509,7 @@ def test_rebuild_learns_from_its_own_traffic(path):
         report = store.rebuild(model="naive-bayes", progress=lambda *step: phases.append(step))
         assert report.done
         assert report.negatives_from == "traffic"
-        assert 5000 < report.negatives < 6000
+        assert report.negatives == len(ABSENT) - len(stored_later)
         assert report.model == "naive-bayes"
         assert report.bits_per_key < 9.6
         assert [name for name, _ in report.phases] == ["negatives", "scan", "train", "build", "measure", "switch"]
@@ -831,7 +841,7 @@ def test_drift_counts_changes_since_the_rebuild(path):
         store._refresh()
         assert (store.drift().added, store.drift().deleted) == (500, 1000)
         store.checkpoint()
-        for _ in range(3):
+        for _ in range(4):
             with store.write() as txn:
                 for key in KEYS[2000:4000]:
                     txn.delete(key)
@@ -939,6 +949,7 @@ def test_verify_and_info_of_a_filter_file(tmp_path):
     assert run("info", file, "--check")[0] == 3
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_ctrl_c_is_clean(path, tmp_path):
     """The real command, really interrupted: exit code 130, one line, and nothing has changed."""
     negatives = tmp_path / "absent.txt"
@@ -948,7 +959,10 @@ def test_ctrl_c_is_clean(path, tmp_path):
         last = store.stats().last_txn
     command = [sys.executable, "-m", "dlbf", "rebuild", str(path), "--negatives", str(negatives)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    time.sleep(2.0)
+    end = time.monotonic() + 60
+    while "data.mdb" not in Path(f"/proc/{process.pid}/maps").read_text() and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     if process.returncode == 130:
@@ -957,7 +971,7 @@ def test_ctrl_c_is_clean(path, tmp_path):
         with open_store(path) as store:
             assert store.stats().last_txn <= last + 1  # opening may write
     else:
-        assert process.returncode in (0, -signal.SIGINT)  # too early, or too late
+        assert process.returncode == 0  # it was that quick
     with open_store(path) as store:
         check(store, KEYS)
 

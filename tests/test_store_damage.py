@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import functools
 import logging
 import os
 import random
@@ -12,10 +13,11 @@ import lmdb
 import numpy as np
 import pytest
 
+from dlbf import models
 from dlbf.errors import StoreError
 from dlbf.storage import Store, layout
 
-OURS = ("filter", "journal", "meta")
+OURS = ("filter", "journal", "meta", "model", "misses")
 
 
 @pytest.fixture
@@ -27,11 +29,24 @@ def open_store(path, **options):
     return Store(path, **{"sync": "none", **options})
 
 
+NEGATIVES = [b"another %d" % i for i in range(600)]
+
+
+@functools.cache
+def small_model():
+    return models.train([b"key %d" % i for i in range(300)], NEGATIVES, max_bytes=64, epochs=2, progress=False)
+
+
 def filled(path, n_keys=300):
-    """A closed store with a checkpoint, a journal behind it, and a long key; returns its contents."""
+    """A closed store with a learned filter, a checkpoint, a journal behind it, misses, and a long key; its contents."""
     model = {b"key %d" % i: b"value %d" % i for i in range(n_keys)} | {b"long" * 200: b"x"}
     store = open_store(path)
     store.update(model)
+    # A design that is named is taken even where it does not pay.
+    store.rebuild(NEGATIVES, "lbf-2cbf", model=small_model(), fpr=0.05)
+    assert store.stats().model == "ngram"
+    store._sample_misses(8.0, 10**6, 1)
+    store.get_many([b"missed %d" % i for i in range(400)])
     store.checkpoint()
     for i in range(20):
         del store[b"key %d" % i]
@@ -130,7 +145,7 @@ def test_flipped_bits_in_lmdb_pages_of_ours_lose_no_key_silently(path):
     pages = sorted({offset // 4096 for _, _, offset, _ in places(path)})
     rng = random.Random(2)
     outcomes = {}
-    for _ in range(120):
+    for _ in range(200):
         page, byte, bit = rng.choice(pages), rng.choice([rng.randrange(64), rng.randrange(4096)]), rng.randrange(8)
         with flipped(path / "data.mdb", page * 4096 + byte, bit):
             pid = os.fork()

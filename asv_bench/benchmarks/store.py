@@ -10,6 +10,7 @@ from pathlib import Path
 import lmdb
 
 from dlbf.bench.engines import evict
+from dlbf.bench.keys import ordinary_urls
 from dlbf.bench.scale import WRITER
 from dlbf.storage import Store
 
@@ -188,38 +189,46 @@ class StoreOpen(Filled):
 
 
 class StoreRebuild(Filled):
-    """Making the filter anew, checking it; and what it costs."""
+    """Making the filter anew, without a model or learning from absent keys; checking it; and what it costs."""
 
-    params = [SIZES]
-    param_names = ["n_keys"]
+    params = [SIZES, ["cuckoo", "learned"]]
+    param_names = ["n_keys", "design"]
     number = 1
 
     def setup_cache(self):
         return super().setup_cache()
 
-    def setup(self, folders, n_keys):
+    def setup(self, folders, n_keys, design):
         self.store = Store(folders[n_keys] / "store", sync="none")
+        self.absent = list(ordinary_urls(size(200_000, 10_000)))
 
-    def teardown(self, folders, n_keys):
+    def teardown(self, folders, n_keys, design):
         self.store.close()
 
-    def time_rebuild(self, folders, n_keys):
-        self.store.rebuild()
+    def _rebuild(self, design):
+        if design == "cuckoo":
+            self.store.rebuild(design="cuckoo")
+        else:
+            self.store.rebuild(negatives=self.absent[::2], model="ngram")
 
-    def peakmem_rebuild(self, folders, n_keys):
-        self.store.rebuild()
+    def time_rebuild(self, folders, n_keys, design):
+        self._rebuild(design)
 
-    def time_verify(self, folders, n_keys):
+    def peakmem_rebuild(self, folders, n_keys, design):
+        self._rebuild(design)
+
+    def time_verify(self, folders, n_keys, design):
         self.store.verify()
 
-    def track_bits_per_key_rebuilt(self, folders, n_keys):
-        return self.store.rebuild().bits_per_key
+    def track_bits_per_key(self, folders, n_keys, design):
+        self._rebuild(design)
+        return self.store.stats().bits_per_key
 
-    track_bits_per_key_rebuilt.unit = "bits"
+    track_bits_per_key.unit = "bits"
 
-    def track_observed_fpr(self, folders, n_keys):
-        self.store.rebuild()
-        for key in queries(size(100_000), 0.0, []):
+    def track_observed_fpr(self, folders, n_keys, design):
+        self._rebuild(design)
+        for key in self.absent[1::2]:
             self.store.get(key)
         return self.store.stats().observed_fpr
 

@@ -19,8 +19,10 @@ from dlbf.adversary.forging import key_with_hash
 from dlbf.adversary.oracle import Oracle
 from dlbf.adversary.places import cells_of_hashes
 from dlbf.filters import BloomFilter, CountingBloomFilter
+from dlbf.filters.base import Filter
 from dlbf.filters.bloom import CellFilter
 from dlbf.kernels.hashing import hash64
+from dlbf.learned import LearnedFilter
 
 __all__ = [
     "ATTACKS",
@@ -320,9 +322,9 @@ class Pollution(Attack):
     def insert(self, oracle: Oracle) -> None:
         """Spend the changes."""
         seen = oracle.revealed
-        inner = seen.filter if seen is not None else None
-        if isinstance(inner, (BloomFilter, CountingBloomFilter)) and not inner._param("block_cells"):
-            self._fill_cells(oracle, inner)
+        cells = _only_cells(seen.filter) if seen is not None else None
+        if cells is not None:
+            self._fill_cells(oracle, cells)
             return
         while oracle.changes and not oracle.refused:
             wanted = min(BATCH, oracle.changes)
@@ -357,6 +359,15 @@ class Pollution(Attack):
                 taken[cells[i]] = True
                 batch.append(key_with_hash(b"%016d" % self.rng.randrange(10**16), int(hashes[i])))
             oracle.insert(batch)
+
+
+def _only_cells(inner: Filter | None) -> CellFilter | None:
+    """The one array of cells that a filter without a model consists of; None for all others."""
+    if isinstance(inner, LearnedFilter) and len(inner._layout) == len(inner.plan.regions) == 1:
+        inner = inner._part_filter(0)
+    if isinstance(inner, (BloomFilter, CountingBloomFilter)) and not inner._param("block_cells"):
+        return inner
+    return None
 
 
 def _occupied_cells(inner: CellFilter) -> npt.NDArray[np.bool_]:

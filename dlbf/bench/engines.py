@@ -130,7 +130,8 @@ class LearnedStore(DlbfStore):
     name = "dlbf Store, learned"
 
     def settle(self, absent: Sequence[bytes]) -> None:
-        if not self.store.rebuild(negatives=absent).model_bytes:
+        self.store.rebuild(negatives=absent)
+        if not self.store.stats().model_bytes:
             raise RuntimeError("rebuild() chose a filter without a model for these keys: see the other row")
 
 

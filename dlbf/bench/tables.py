@@ -452,9 +452,11 @@ def record(name: str, root: Path = ROOT, more: Sequence[str] = ()) -> Path:
 
 
 def render(name: str, root: Path = ROOT) -> str:
-    """A table as markdown, and under it where its figures come from."""
+    """A table as markdown, and under it where its figures come from; or that it has not been recorded."""
     known = TABLES.get(name)
     if known is not None:
+        if known.section is not None and not (root / FIGURES_FOLDER / f"{known.section}.json").exists():
+            return f'*Not recorded yet; `make tables SECTIONS="{known.section}"` does it.*\n'
         found: dict[str, Any] = {} if known.section is None else read_record(known.section, root)
         headings, rows = known.make(found)
     else:

@@ -6,7 +6,7 @@ they never change.  A better set of features becomes a new view with a new numbe
 
 import numpy as np
 
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from dlbf.kernels.keys cimport KeyReader
 from dlbf.kernels.types cimport int32_t, int64_t, popcount64

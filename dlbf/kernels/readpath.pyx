@@ -124,6 +124,7 @@ cdef class ReadPath:
     cdef readonly double sample_every    # one in so many absent keys is drawn; 0: none
     cdef uint64_t sample_in        # absent keys until the next one that is drawn
     cdef uint64_t sample_state     # of the generator that draws
+    cdef double sample_log         # 1 / log(1 - 1 / sample_every)
 
     def __cinit__(self, *args, **kwargs):
         self.has_meta = False
@@ -233,6 +234,7 @@ cdef class ReadPath:
         ``_samples_full`` is called when ``max_samples`` have been drawn and not taken.
         """
         self.sample_every = every
+        self.sample_log = 1 / log1p(-1 / every) if every > 1 else 0
         self.max_samples = max_samples
         if seed:
             self.sample_state = seed
@@ -262,7 +264,7 @@ cdef class ReadPath:
         if self.sample_every <= 1:
             return 1
         u = (<double>(z >> 11) + 1) / 9007199254740992.0  # above 0, at most 1
-        return 1 + <uint64_t>(log(u) / log1p(-1 / self.sample_every))
+        return 1 + <uint64_t>(log(u) * self.sample_log)
 
     cdef int _draw(self, object key) except -1:
         if not self.sample_every:
@@ -533,10 +535,10 @@ cdef class PutPath:
     cdef Py_ssize_t max_plain_bytes
     cdef public bint _dirty        # whether anything was written
 
-    def _attach_put(self, plain_put, data_db, OperationLog log, full_error, Py_ssize_t max_plain_bytes):
+    def _attach_put(self, plain_put, data_db, OperationLog journal, full_error, Py_ssize_t max_plain_bytes):
         """Put keys of up to ``max_plain_bytes`` with ``plain_put``, and log those that are new."""
         self.data_db = data_db
-        self.plain_log = log
+        self.plain_log = journal
         self.full_error = full_error
         self.max_plain_bytes = max_plain_bytes
         self.plain_put = plain_put

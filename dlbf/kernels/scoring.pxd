@@ -34,10 +34,15 @@ cdef enum:
     MODEL_QUADRATIC = 3
     MODEL_TREES = 4
 
+cdef extern from "trees.h" nogil:
+    enum:
+        NODE_BYTES "DLBF_NODE_BYTES"
+        LEAF "DLBF_LEAF"
+    int32_t trees_sum "dlbf_trees_sum"(const uint8_t* payload, uint32_t n_trees, const uint16_t* values) noexcept
+
 cdef enum:
-    NODE_BYTES = 6
     TERM_BYTES = 12
-    LEAF = 255
+    ROOM_VALUES = 32                     # MAX_VALUES and what trees_sum wants beyond them
     SCORE_LIMIT = 1073741824             # 2**30
 
 ctypedef struct Model:
@@ -61,12 +66,10 @@ cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes
 
 cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n_bytes) noexcept nogil:
     """The score of one key; higher means more like a stored key."""
-    cdef uint16_t[MAX_VALUES] values
+    cdef uint16_t[ROOM_VALUES] values
     cdef const uint8_t* data = model.data
-    cdef const uint8_t* node
     cdef Py_ssize_t m = 0, _term
     cdef int32_t total
-    cdef uint32_t packed, tree
     cdef int64_t x, wide
     if model.kind == MODEL_TABLE8:
         if model.simd and n_bytes >= 16:
@@ -88,15 +91,9 @@ cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n
     else:
         numeric_values(key, n_bytes, values)
     if model.kind == MODEL_TREES:
-        total = model.bias
-        for tree in range(model.n_items):
-            data = model.nodes + <size_t>NODE_BYTES * load32(model.data + 4 * <size_t>tree)
-            node = data
-            while node[4] != LEAF:
-                packed = load32(node)
-                node = data + <size_t>NODE_BYTES * ((packed >> 16) + (values[node[4]] > (packed & 0xFFFF)))
-            total += <int16_t>(load32(node) & 0xFFFF)
-        return total
+        for _term in range(MAX_VALUES, ROOM_VALUES):
+            values[_term] = 0
+        return model.bias + trees_sum(data, model.n_items, values)
     wide = 0
     for _term in range(model.n_items):
         x = values[load32(data) & 0xFFFF]

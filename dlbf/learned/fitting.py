@@ -472,7 +472,8 @@ def _lay_out(
             fpr=predicted_fpr,
             fnr=fnr,
             deletability=gone,
-            adversarial_fpr=float(max(rates)),
+            # A score that nobody can see or choose cannot be forged: the ordinary rate is all there is.
+            adversarial_fpr=predicted_fpr if hides else float(max(rates)),
             bits_per_key=total,
             model_bits_per_key=8 * model.nbytes / n_keys,
             model=f"{model.kind}, {model.nbytes:,} bytes" if model.kind != "none" else "no model",

@@ -326,9 +326,8 @@ def _peers(page: Page) -> str:
     )
     return (
         "<details><summary>Other libraries on this machine, same keys</summary>"
-        '<table class="wide"><caption>Filters without a model from other projects. The pyfusefilter kinds have one '
-        "rate each, whatever is asked "
-        f"for.</caption><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></details>"
+        '<table class="wide"><caption>Filters without a model from other projects. Some have one rate each, whatever '
+        f"is asked for.</caption><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></details>"
     )
 
 
