@@ -1155,6 +1155,9 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
     def _tend(self, n_operations: int) -> None:
         """After a commit: a step of the next generation, if one is due."""
         replica = self._replica
+        if replica.filter is None and replica.full is not None:
+            self._grow_full()
+            return
         if self._builder is None and not replica.needs_successor():
             return
         if not self._build_lock.acquire(blocking=False):
@@ -1180,6 +1183,26 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
                 self._failed_build = replica.generation
         finally:
             self._build_lock.release()
+
+    def _grow_full(self) -> None:
+        """Our last commit brought a region more keys than it has room for: make a larger filter now.
+
+        The next commit would do it, too, but that may be a day away, and until then every read would go to the data.
+        """
+        txn = self._begin_write()
+        try:
+            while True:
+                if self._replica.kind != FULL:
+                    return
+                number = txn.id()
+                try:
+                    with self._lock:
+                        self._commit_grown(txn, OperationLog(), number)
+                    return
+                except lmdb.MapFullError:
+                    txn = self._begin_write_again(txn, number)
+        finally:
+            self._end_write(txn)
 
     def _switch(self, builder: Builder, prepare: Callable[[Any, int], Traffic] | None = None) -> None:
         """Make a finished builder's filter the store's, in one transaction.
