@@ -13,7 +13,7 @@ from dlbf.storage.report import Drift
 if TYPE_CHECKING:
     from dlbf.storage.store import Store
 
-__all__ = ["LEAST_KEYS", "LEAST_NEGATIVES", "drift", "observe", "observed_rate", "read_build"]
+__all__ = ["LEAST_KEYS", "LEAST_NEGATIVES", "NO_MODEL", "drift", "observe", "observed_rate", "read_build"]
 
 # Absent lookups that the observed rate is taken over: when there are more, older ones lose half of their weight.
 WINDOW = 1_000_000
@@ -30,6 +30,8 @@ LEAST_CHANGE = 0.25
 # So many keys and absent keys are needed before it is worth asking whether a model pays.
 LEAST_KEYS = 1000
 LEAST_NEGATIVES = 500
+# What a build record calls a filter without a model.
+NO_MODEL = "none"
 # What the estimate learns from.
 ESTIMATE_ROWS = 10_000
 ESTIMATE_MODEL_BYTES = (256, 8192)
@@ -90,14 +92,17 @@ def drift(store: "Store", estimate: bool) -> Drift:
         then_bytes = 0
     else:
         then_bytes = _tight_bytes(filter, n_keys, target, store._secret)
-        tried = build is not None and 2 * build.negatives >= n_misses and 2 * build.keys >= n_keys
+        # A learned store that emptied and filled again has a plain filter: what was tried before does not count.
+        lost_model = build is not None and build.model != NO_MODEL and not learned
+        tried = build is not None and 2 * build.negatives >= n_misses and 2 * build.keys >= n_keys and not lost_model
         may_learn = not learned and not tried and n_keys >= LEAST_KEYS and n_misses >= LEAST_NEGATIVES
         if estimate and may_learn:
             share = _learned_share(store, n_keys, n_misses, target)
             if share < 1:
                 then_bytes, would_learn = int(share * then_bytes), True
     saving = max(0, now_bytes - then_bytes)
-    changed = build is None or abs(n_keys - built_keys) >= LEAST_CHANGE * built_keys or (would_learn and not learned)
+    replaced = build is None or build.generation != replica.generation
+    changed = replaced or abs(n_keys - built_keys) >= LEAST_CHANGE * built_keys or (would_learn and not learned)
     if low > TOLERATED * target:
         reasons.append(
             f"false positives: {rate:.3%} of {traffic.absent:,} absent lookups (at least {low:.3%}); "

@@ -23,7 +23,7 @@ from dlbf.errors import ChecksumError, FilterFullError, StoreError
 from dlbf.kernels.keys import read_keys
 from dlbf.storage import generations, misses, steps
 from dlbf.storage.build import TOO_MANY_ALIKE, Builder
-from dlbf.storage.drift import LEAST_KEYS, LEAST_NEGATIVES, observed_rate
+from dlbf.storage.drift import LEAST_KEYS, LEAST_NEGATIVES, NO_MODEL, observed_rate
 from dlbf.storage.layout import BUILD_KEY, LONG_KEY, STORE_KEY, BuildInfo, StoreInfo, Traffic
 from dlbf.storage.longkeys import long_state
 from dlbf.storage.misses import read_misses
@@ -429,7 +429,7 @@ def figures(filter: Any, n_keys: int, measured: float = math.nan) -> FilterFigur
     rate = filter.plan.fpr if learned else generations.full_fpr(filter)
     return FilterFigures(
         design=generations.design_of(filter),
-        model=filter.model.kind if learned else "none",
+        model=filter.model.kind if learned else NO_MODEL,
         keys=n_keys,
         filter_bytes=filter.nbytes - model_bytes,
         model_bytes=model_bytes,

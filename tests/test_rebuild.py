@@ -470,9 +470,10 @@ def test_many_misses_are_written_aside_not_by_the_reader(path, monkeypatch):
         for i in range(40_000):
             store.get(b"%d" % i)
         end = time.monotonic() + 20
-        while store.stats().misses < 200 and time.monotonic() < end:
+        while store.stats().misses < 100 and time.monotonic() < end:
             time.sleep(0.01)
-        assert store.stats().misses >= 200
+        # How often the thread comes to write decides how much of the sample it must thin.
+        assert store.stats().misses >= 100
         assert writers == {"dlbf-misses"}
         assert store.verify().ok
 
@@ -904,6 +905,31 @@ def test_drift_estimates_what_a_model_would_save(path):
         # An estimate from little: a third off at most.
         assert found.estimated_bits_per_key == pytest.approx(report.bits_per_key, rel=0.33)
         json.dumps(found.asdict(), allow_nan=False)
+
+
+def test_drift_sees_that_a_store_emptied_and_filled_again_has_no_model_any_more(path):
+    with open_store(path) as store:
+        fill(store)
+        store._sample_misses(2.0, misses.BUFFER_KEYS, 1)
+        for key in ABSENT:
+            store.get(key)
+        assert store.rebuild(model=small_model()).model != "none"
+        assert not store.drift().due
+        with store.write() as txn:
+            for key in KEYS[30:]:
+                txn.delete(key)
+        for key in KEYS[:30]:  # small commits, in which the next, smaller filter is built
+            store[key] = b"v"
+            del store[key]
+            store[key] = b"v"
+        with store.write() as txn:
+            for key in KEYS[30:]:
+                txn.put(key, b"v")
+        for key in KEYS[:100]:
+            store[key] = b"v"
+        assert not store.stats().model_bytes
+        assert any("memory" in reason for reason in store.drift().reasons)
+        check(store, KEYS)
 
 
 # --- the command line
