@@ -51,11 +51,14 @@ class Section:
         Measure on keys made here, even if there is a folder of real ones.
     by_default : bool
         Part of ``make tables SECTIONS=all``.
+    dropped : tuple of str
+        What is in the output but not recorded, because it is long and in no table.
     """
 
     arguments: tuple[str, ...]
     made_keys: bool = False
     by_default: bool = True
+    dropped: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
@@ -69,6 +72,11 @@ SECTIONS = {
     "learned": Section(("learned", "--only", "sizes", "--only", "queries", "--only", "fit")),
     "designs": Section(("learned", "--keys", "20000", "--only", "designs"), made_keys=True),
     "store": Section(("store",)),
+    "attacks": Section(("adversary", "--only", "attacks", "--only", "store")),
+    "games": Section(("adversary", "--only", "games", "--keys", "50000")),
+    "bounds": Section(("adversary", "--only", "price", "--only", "hybrid", "--only", "cost", "--keys", "100000")),
+    "guard": Section(("guard", "--keys", "100000", "--queries", "5000"), made_keys=True),
+    "replay": Section(("replay", "--plot", "docs/img/replay.png"), dropped=("rows",)),
     "scale": Section(("scale",), made_keys=True),
     "scale-large": Section(("scale", "--max-keys", "3e7"), made_keys=True, by_default=False),
 }
@@ -382,7 +390,149 @@ def _scale_bars(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]
     return ("what", "growth from a million keys to the largest set", "at most", ""), rows
 
 
+def measured(found: Record | None) -> str:
+    """A rate with its 99 % interval."""
+    if found is None:
+        return "-"
+    low, high = found["interval_99"]
+    return f"{100 * found['value']:.2f} % ({100 * low:.2f}-{100 * high:.2f})"
+
+
+def bound(value: float) -> str:
+    """A bound that is worth the name, in percent."""
+    return "none" if value > 0.5 else f"{100 * value:.3g} %"
+
+
+ATTACK_NAMES = ("black-box mutation", "white-box mutation", "hash collision", "pollution", "deletion")
+
+
+def _attacks(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [
+        [
+            row["name"],
+            number(row["bits_per_key"], 2),
+            bound(row["adversarial_fpr_planned"]) if row["keyed"] else "none",
+            percent(row["fpr"]["value"]),
+            *(measured(row.get(name)) for name in ATTACK_NAMES),
+            f"{sum(row[name]['lost_keys'] for name in ATTACK_NAMES if name in row):,}",
+        ]
+        for row in record["attacks"]
+    ]
+    return ("design", "bits per key", "planned bound", "ordinary FPR", *ATTACK_NAMES, "lost keys"), rows
+
+
+def _attacked_store(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [
+        [
+            row["attack"],
+            bound(row["stated_bound"]),
+            measured(row),
+            str(row["lost_keys"]),
+            f"{row['keys_before']:,} / {row['keys_after']:,}",
+            f"{row['filter_bytes_before']:,} / {row['filter_bytes_after']:,}",
+        ]
+        for row in record["store"]
+    ]
+    return (
+        "attack",
+        "stated bound",
+        "measured",
+        "lost keys",
+        "keys before / after",
+        "filter bytes before / after",
+    ), rows
+
+
+def _games(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [
+        [row["challenge"], row["target"], row["attack"], bound(row["bound"]), measured(row["forged"]),
+         f"{row['refused']:,}"]
+        for row in record["games"]
+    ]  # fmt: skip
+    return ("game", "target", "attack", "bound", "success", "insertions refused"), rows
+
+
+def _price(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [
+        [
+            f"{100 * row['adversarial FPR']:.3g} %",
+            *(number(row[name], 1) for name in ("FPR 0.01", "FPR 0.001", "floor")),
+        ]
+        for row in record["price"]["curve"][::3]
+    ]
+    return ("`adversarial_fpr`", "FPR 1 %", "FPR 0.1 %", "the bound alone"), rows
+
+
+def _defence_cost(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [
+        [row["what"], f"{row['with_ns']:.0f} ns", f"{row['without_ns']:.0f} ns", ratio(row["ratio"])]
+        for row in record["cost"]
+    ]
+    return ("absent key", "with", "without", "ratio"), rows
+
+
+def _hybrid(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    found = record["hybrid"]
+    rows = [
+        [
+            percent(share, 0),
+            *(f"{percent(found[name][i])} ({percent(found[f'{name}_predicted'][i])})" for name in ("learned", "plain")),
+        ]
+        for i, share in enumerate(found["shares"])
+        if i % 2 == 0
+    ]
+    return ("adversarial share", "bodega, measured (predicted)", "secure-bloom, measured (predicted)"), rows
+
+
+def _guard_rocksdb(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    found = record["rocksdb"]
+    rows = [
+        [name, number(absent["ns"]), ratio(absent["peer_over_this"]), number(found["present"][name]["ns"])]
+        for name, absent in found["absent"].items()
+    ]
+    return ("", "absent, ns", "RocksDB's Bloom filter to it", "present, ns"), rows
+
+
+def _guard_costs(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    names = ("absent", "present", "put new", "overwrite", "delete", "batch of new")
+    rows = [
+        [
+            row["engine"],
+            f"{row['keys']:,}",
+            *(f"{row[name]['bare_ns'] / 1e3:,.2f} / {row[name]['guarded_ns'] / 1e3:,.2f}" for name in names),
+        ]
+        for row in record["costs"]
+    ]
+    return ("engine", "keys", *names), rows
+
+
+def _replay(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def count(name: str) -> str:
+        return f"{record[name]:,}"
+
+    rows = [
+        ["batches", count("batches")],
+        ["insertions / deletions / re-insertions", " / ".join(map(count, ("insertions", "deletions", "reinsertions")))],
+        ["keys missed", count("missed_keys")],
+        ["rate, all / worst batch", f"{percent(record['fpr_overall'])} / {percent(record['fpr_worst_batch'])}"],
+        ["batches above 1.5 times the target", count("batches_above_bar")],
+        ["rebuilds", count("rebuilds")],
+        ["bits per live key, mean / at the end",
+         f"{record['bits_per_live_key']:.1f} / {record['bits_per_live_key_at_end']:.1f}"],
+    ]  # fmt: skip
+    return ("replay", ""), rows
+
+
 TABLES = {
+    "attacks": Table("attacks", _attacks),
+    "attacked-store": Table("attacks", _attacked_store),
+    "games": Table("games", _games),
+    "price": Table("bounds", _price),
+    "defence-cost": Table("bounds", _defence_cost),
+    "hybrid": Table("bounds", _hybrid),
+    "guard-rocksdb": Table("guard", _guard_rocksdb),
+    "guard-costs": Table("guard", _guard_costs),
+    "replay": Table("replay", _replay),
     "which-filter": Table(None, _which_filter),
     "peers": Table("filters", _peers),
     "filters": Table("filters", _filters),
@@ -439,9 +589,13 @@ def record(name: str, root: Path = ROOT, more: Sequence[str] = ()) -> Path:
     environment = {key: value for key, value in os.environ.items() if not (section.made_keys and key == "DLBF_DATA")}
     done = subprocess.run(
         [sys.executable, "-m", "dlbf", "bench", *section.arguments, *more, "--json"],
-        stdout=subprocess.PIPE, text=True, env=environment, check=True,
+        stdout=subprocess.PIPE, text=True, env=environment, cwd=root, check=False,
     )  # fmt: skip
-    figures = {"command": section.command, **_without_plans(json.loads(done.stdout))}
+    # A section that has found a bar missed exits with 1, after its figures.
+    if done.returncode and not (done.returncode == 1 and done.stdout.startswith("{")):
+        raise subprocess.CalledProcessError(done.returncode, section.command)
+    printed = {key: value for key, value in json.loads(done.stdout).items() if key not in section.dropped}
+    figures = {"command": section.command, **_without_plans(printed)}
     path = root / FIGURES_FOLDER / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(figures, indent=1) + "\n")
