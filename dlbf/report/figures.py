@@ -42,6 +42,8 @@ EXAMPLES = 3
 FEW_KEYS = 1000
 # Score histograms that overlap less than this can be told apart by eye.
 TELLS_APART = 0.6
+# With removed keys forgotten as well as without a model, a saving below this is worth a word.
+LITTLE_SAVED = 0.1
 # What a read from a disk is taken to cost, in nanoseconds, where the page shows one; said to be an assumption there.
 DISK_READ_NS = 100_000
 
@@ -102,6 +104,7 @@ def collect(
     say("trade-offs", 0.8)
     tradeoff = _tradeoff(planned, targets, quick)
     plain_row = _plain(rows)
+    equal = _equal_forgetting(planned, targets, plain_row, drawn) if main["uses_model"] else None
     plain = _plain_filter(inputs.keys, targets)
     timing = part(0.9, 1.0)
     times = measure_read_path(
@@ -122,12 +125,13 @@ def collect(
             "seed": targets.seed,
         },
         "inputs": _input_figures(inputs, len(sample), len(asked), made_up),
-        "warnings": _warnings(inputs, targets, lf, scores if compared else None, few),
+        "warnings": _warnings(inputs, targets, lf, scores if compared else None, few, tradeoff["forged"], equal),
         "recommendation": _recommendation(inputs, lf, main, plain_row, read_path, scores if compared else None),
         "designs": rows,
         "peers": peers,
         "curves": drawn,
         "tradeoff": tradeoff,
+        "equal_forgetting": equal,
         "scores": scores,
         "regions": _regions(lf, inputs, examples),
         "read_path": read_path,
@@ -253,6 +257,38 @@ def _tradeoff(explanation: Any, targets: Targets, quick: bool) -> dict[str, Any]
     }
 
 
+def _equal_forgetting(
+    explanation: Any, targets: Targets, plain: dict[str, Any] | None, drawn: Sequence[dict[str, Any]]
+) -> dict[str, float] | None:
+    """What a model saves if removed keys must be forgotten as well as without one; both sizes are computed.
+
+    None where that was asked for anyway, or there is no filter without a model to compare with.
+    """
+    # A filter without a model forgets a removed key unless it raises a false alarm.
+    deletability = 1 - targets.fpr
+    if plain is None or targets.deletability >= deletability:
+        return None
+    alone = next(
+        (
+            b
+            for curve in drawn
+            if plain["design"] in curve["names"]
+            for rate, b in curve["points"]
+            if rate == targets.fpr
+        ),
+        math.inf,
+    )
+    (_, learned), *_ = explanation.tradeoff((deletability,), (targets.fpr,))[targets.fpr]
+    if not math.isfinite(learned) or not math.isfinite(alone):
+        return None
+    return {
+        "deletability": deletability,
+        "bits_per_key": learned,
+        "plain_bits_per_key": alone,
+        "saved_share": max(0.0, 1 - learned / alone),
+    }
+
+
 def _scores(basis: LearnedFilter, compared: bool, inputs: Inputs) -> dict[str, Any]:
     """Histograms of the scores of keys and of unseen absent keys, with the borders of the regions."""
     keys = basis.model.score_many(sample_evenly(inputs.keys, 200_000))
@@ -321,6 +357,12 @@ def _read_path(
     fpr = main["fpr_measured"]["value"] if main["fpr_measured"] else main["fpr_predicted"]
     plain_fpr = plain["fpr_predicted"] if plain else main["fpr_predicted"]
     miss = times["lmdb_miss_ns"]
+
+    def pays_from(look: float) -> float | None:
+        """Share of requests for absent keys above which the filter saves time, if a look costs so much."""
+        saved, extra = (1 - fpr) * look - times["learned_ns"], times["learned_hit_ns"]
+        return extra / (extra + saved) if saved > 0 else None
+
     return times | {
         "fpr": fpr,
         "plain_fpr": plain_fpr,
@@ -332,6 +374,8 @@ def _read_path(
         "disk_read_ns": DISK_READ_NS,
         "disk_without_ns": 1000.0 * DISK_READ_NS,
         "disk_with_ns": 1000 * (times["learned_ns"] + fpr * DISK_READ_NS),
+        "pays_from": pays_from(miss),
+        "disk_pays_from": pays_from(DISK_READ_NS),
     }
 
 
@@ -355,7 +399,7 @@ def _recommendation(
         sentence = (
             f"Use a learned filter: it holds your {keys} in {file_size(n_bytes)}, {percent(saved)} less than the "
             f"smallest deletable filter without a model ({file_size(plain['bytes'])}), and lets "
-            f"{percent(rate['value'])} of the requests for absent keys through."
+            f"{percent(rate['value'])} of the requests for absent keys through. {_forgetting(main, plain)}"
         )
     elif learned:
         sentence = (
@@ -391,6 +435,7 @@ def _recommendation(
         "plain_design": plain["design"] if plain else None,
         "plain_bits_per_key": plain["bits_per_key"] if plain else None,
         "plain_bytes": plain["bytes"] if plain else None,
+        "plain_deletability": plain["deletability"] if plain else None,
         "saved_share": saved,
         "saved_bytes": plain["bytes"] - n_bytes if plain else None,
         "fpr_predicted": main["fpr_predicted"],
@@ -404,8 +449,26 @@ def _recommendation(
     }
 
 
+def _forgetting(main: dict[str, Any], plain: dict[str, Any]) -> str:
+    """How well removed keys are forgotten, with the model and without: sizes alone compare unequal filters."""
+    if main["deletability"] is None:
+        return f"It cannot forget removed keys; the larger one forgets {percent(plain['deletability'])}."
+    if percent(main["deletability"]) == percent(plain["deletability"]):
+        return f"Both forget {percent(main['deletability'])} of removed keys."
+    return (
+        f"It forgets {percent(main['deletability'])} of removed keys; the larger one forgets "
+        f"{percent(plain['deletability'])}."
+    )
+
+
 def _warnings(
-    inputs: Inputs, targets: Targets, lf: LearnedFilter, rejected: dict[str, Any] | None, few: bool
+    inputs: Inputs,
+    targets: Targets,
+    lf: LearnedFilter,
+    rejected: dict[str, Any] | None,
+    few: bool,
+    forged: Sequence[tuple[float, float]],
+    equal: dict[str, float] | None,
 ) -> list[str]:
     """What a reader should know before trusting the page, most important first."""
     found = []
@@ -452,10 +515,27 @@ def _warnings(
                 f"The file of {kind} is large: a random sample of {count(len(source.sample))} of its "
                 f"{count(source.total)} lines was used. Sizes are for all of them; raise --sample to use more."
             )
+    if equal is not None and equal["saved_share"] < LITTLE_SAVED:
+        passing = f"about {percent(1 - lf.plan.deletability, 1)} of" if lf.deletable else "all"
+        saves = percent(equal["saved_share"]) if equal["saved_share"] >= 0.005 else "nothing"
+        found.append(
+            f"The saving comes from accepting that {passing} removed keys still pass. At "
+            f"{percent(equal['deletability'])} forgotten a model saves {saves} here."
+        )
     if lf.model.kind != "none" and targets.adversarial_fpr >= 0.5 and lf.plan.adversarial_fpr > 5 * targets.fpr:
         found.append(
             f"Somebody who knows the model can make up absent keys of which up to {percent(lf.plan.adversarial_fpr)} "
-            "pass. If strangers can send requests, ask for less with --adversarial-fpr; the section on trade-offs "
-            "has the price."
+            f"pass. If strangers can send requests, {_resisting(lf.plan.adversarial_fpr, forged, inputs.n_keys)}"
         )
     return found
+
+
+def _resisting(now: float, forged: Sequence[tuple[float, float]], n_keys: int) -> str:
+    """What to ask for against forged keys and what it costs, where the filter now lets this share of them pass."""
+    safer = [(rate, bits) for rate, bits in forged if rate <= 0.75 * now]
+    prices = [
+        f"{rate:g} (about {file_size(bits * n_keys / 8)})" for rate, bits in dict.fromkeys((*safer[:1], *safer[-1:]))
+    ]
+    if not prices:
+        return "ask for less with --adversarial-fpr."
+    return f"make the report with --adversarial-fpr {' or '.join(prices)}; see “What you can trade”."

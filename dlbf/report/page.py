@@ -25,7 +25,7 @@ from dlbf.report.charts import (
 )
 from dlbf.report.figures import SHORT_LIST
 from dlbf.report.style import CSS
-from dlbf.report.wording import bits, count, design_title, file_size, nanoseconds, percent, plain_words
+from dlbf.report.wording import bits, count, design_title, file_size, nanoseconds, percent, percent_closely, plain_words
 from dlbf.theory import DESIGNS
 
 __all__ = ["render"]
@@ -108,27 +108,39 @@ def _key_figures(page: Page) -> str:
     cards.append(("Memory", page.num("recommendation.bytes", file_size), plain))
     if learned and page.get("recommendation.saved_bytes") is not None:
         saved = f'<span class="good">{page.num("recommendation.saved_share", percent)}</span>'
-        note = f"{page.num('recommendation.saved_bytes', file_size)} less, for the same {_keys(page)} keys"
+        note = f"{page.num('recommendation.saved_bytes', file_size)} less, for {_forgetting(page)}"
         cards.append(("Memory saved", saved, note))
     else:
         note = f"for {_keys(page)} key{'' if page.get('recommendation.n_keys') == 1 else 's'}"
         cards.append(("Bits per key", page.num("recommendation.bits_per_key", bits), note))
-    rate, where = _rate_path(page), "measured on absent keys the filter had never seen"
+    rate, where = _rate_path(page), "measured on a random quarter of your file, kept apart; other traffic may differ"
     if page.get("recommendation.fpr_measured") is None:
         where = "predicted; there were no absent keys to measure it on"
     elif page.get("inputs.asked_made_up"):
         where = "measured on made-up keys"
     cards.append(("False alarms", page.num(rate, percent), f"of the requests for absent keys; {where}"))
     if page.get("recommendation.absent_ns") is not None:
-        note = (
-            f"instead of {page.num('recommendation.without_filter_ns', nanoseconds)} without a filter, data in memory"
-        )
+        note = f"instead of {page.num('recommendation.without_filter_ns', nanoseconds)} without a filter"
+        if learned:
+            note += f"; {page.num('read_path.absent_plain_ns', nanoseconds)} without a model"
+        note += "; all data in memory"
         cards.append(("Time to say “not there”", page.num("recommendation.absent_ns", nanoseconds), note))
     items = "".join(
         f'<li><span class="what">{what}</span><b>{value}</b><span class="note">{note}</span></li>'
         for what, value, note in cards
     )
     return f'<ul class="figures">{items}</ul>'
+
+
+def _forgetting(page: Page) -> str:
+    """What the smaller filter gives up of the larger one."""
+    larger = page.num("recommendation.plain_deletability", percent)
+    if page.get("recommendation.deletability") is None:
+        return f"forgetting no removed keys instead of {larger}"
+    mine = page.num("recommendation.deletability", percent)
+    if percent(page.get("recommendation.deletability")) == percent(page.get("recommendation.plain_deletability")):
+        return f"the same {_keys(page)} keys"
+    return f"forgetting {mine} instead of {larger} of removed keys"
 
 
 def _rate_path(page: Page) -> str:
@@ -160,13 +172,17 @@ def _how_to_use(page: Page) -> str:
             command += f" --adversarial-fpr {targets['adversarial_fpr']:g}"
         command += " -o keys.dlbf"
         code = 'with dlbf.open_filter("keys.dlbf") as f:\n    key in f      # False: certainly not there'
-        middle = f"<pre>{escape(command)}</pre><p>makes the filter; in Python it is then</p><pre>{escape(code)}</pre>"
+        middle = (
+            f"<pre>{escape(command)}</pre><p>makes the filter; in Python it is then</p><pre>{escape(code)}</pre>"
+            "<p>This filter has no planned room for more keys. To add half as many again, use "
+            "<code>--headroom 1.5</code>.</p>"
+        )
     else:
         classes = {"cuckoo": "CuckooFilter", "succinct": "SuccinctCountingFilter", "d-left": "DLeftFilter",
                    "counters": "CountingBloomFilter"}  # fmt: skip
         kind = classes.get(page.get("recommendation.filter"), "CuckooFilter")
         code = f"f = dlbf.{kind}({page.get('recommendation.n_keys')}, {targets['fpr']:g})\nf.update(keys)\nkey in f"
-        middle = f"<pre>{escape(code)}</pre>"
+        middle = f"<pre>{escape(code)}</pre><p>The first number is how many keys there is room for.</p>"
     rate = page.num(_rate_path(page), percent)
     return (
         "<section><h2>What this is about</h2><p>A database is often asked for things it does not have, and must look "
@@ -216,9 +232,14 @@ def _designs(page: Page) -> str:
             f"<details><summary>The other {len(others)} designs from the literature</summary>"
             f"{_design_table(page, others, 'Same targets, same model, same keys.')}</details>"
         )
-    built = (
-        f"Each was really built, for {page.num('inputs.built_keys', count)} of your keys; sizes are for all of them."
-    )
+    built = "Each was really built, with all your keys."
+    if page.get("inputs.built_keys") < page.get("inputs.keys.used"):
+        built = (
+            "The recommended filter was built with all your keys, the others with "
+            f"{page.num('inputs.built_keys', count)} of them and scaled up."
+        )
+    if page.get("inputs.keys.sampled"):
+        built = built.replace("all your keys", "the whole sample of your keys") + " Sizes are for all keys."
     return (
         f"<section><h2>What each kind of filter would cost</h2><p>All were asked for the same: at most {target} false "
         f"alarms and, where keys can be removed at all, at least {forget} of the removed keys forgotten. Shorter bars "
@@ -242,10 +263,12 @@ def _why_not_smaller(page: Page, able: Sequence[int]) -> str:
     ]
     if not smaller:
         return ""
-    names = escape(" and ".join(smaller).lower() if len(smaller) < 3 else "others")
+    one = len(smaller) == 1
+    which = f"The {escape(smaller[0].lower())} is" if one else "The filters above the recommended one are"
+    it = "it" if one else "they"
     return (
-        f"<p><b>Why not the shortest bar?</b> The {names} cannot delete, and what it saves is the price of forgetting "
-        "removed keys. If your keys never leave, make this report again with <code>--deletability 0</code>.</p>"
+        f"<p><b>Why not the shortest bar?</b> {which} smaller because {it} cannot forget removed "
+        "keys. If your keys never leave, make this report again with <code>--deletability 0</code>.</p>"
     )
 
 
@@ -266,7 +289,8 @@ def _cell(label: str, content: str, kind: str = "") -> str:
 
 
 DESIGN_COLUMNS = (
-    "Memory", "Bits per key", "False alarms, predicted", "False alarms, measured", "Removed keys forgotten",
+    "Memory", "Bits per key", "False alarms, predicted", "False alarms, measured",
+    "Removed keys forgotten, measured",
     "Forged keys that pass", "Can delete?", "Can lose keys?",
 )  # fmt: skip
 
@@ -278,6 +302,8 @@ def _design_table(page: Page, numbers: Sequence[int], caption: str) -> str:
         row, at = page.get(f"designs.{i}"), f"designs.{i}"
         tag = '<span class="tag">recommended</span>' if _is_chosen(page, row) else ""
         title, summary = _row_title(row), row["summary"]
+        if row["design"] == "auto":
+            summary = "design “auto”: for each range of scores, the smallest filter that can delete"
         sub = f'<span class="sub">{escape(summary)}</span>' if summary.lower() not in title.lower() else ""
         name = f'<th scope="row">{escape(title)}{tag}{sub}</th>'
         if not row["feasible"]:
@@ -289,7 +315,9 @@ def _design_table(page: Page, numbers: Sequence[int], caption: str) -> str:
         measured = page.num(f"{at}.fpr_measured.value", percent)
         if row["fpr_measured"] and not row["fpr_measured"]["hits"]:
             measured = f"below {page.num(f'{at}.fpr_measured.interval_99.1', percent)}"
-        forgotten = page.num(f"{at}.deletability", percent) if row["deletable"] else NO
+        forgotten = page.num(f"{at}.deletability_measured.value", percent)
+        if row["deletable"] and row["deletability_measured"] is None:
+            forgotten = f"{page.num(f'{at}.deletability', percent)} predicted"
         lose = f"yes, {page.num(f'{at}.fnr_predicted', percent)}" if row["can_lose_keys"] else "no"
         cells = [
             page.num(f"{at}.bytes", file_size), page.num(f"{at}.bits_per_key", bits),
@@ -344,7 +372,7 @@ def _curves(page: Page) -> str:
         low, high, "false alarms", [10.0**power for power in powers], lambda value: f"{100 * value:g} %", log=True,
         notes=[(target, "asked for")],
     )  # fmt: skip
-    charts = []
+    charts, losing = [], []
     for deletable in (True, False):
         mine = [(i, curve) for i, curve in enumerate(drawn) if curve["deletable"] == deletable]
         series = _series(page, mine, deletable)
@@ -357,17 +385,31 @@ def _curves(page: Page) -> str:
         cut = [each.name for each in series if not each.dots and all(at > right for at, _ in each.points)]
         beyond = f"<p class='small soft'>Too large for the frame: {escape('; '.join(cut))}.</p>" if cut else ""
         legend = "".join(f"<li>{swatch(each)}{escape(each.name)}</li>" for each in series if each.name not in cut)
+        losing += [each.mark for each in series if deletable and each.name.endswith(LOSSY) and each.name not in cut]
         charts.append(
             f"<figure><h3>{title}</h3>{line_chart(title, words, series, x, y, 300)}"
             f'<ul class="legend">{legend}</ul>{beyond}</figure>'
         )
     return (
         "<section><h2>How memory buys fewer false alarms</h2><p>Each line is one kind of filter. Find your target on "
-        "the left axis and follow the dashed line to the right: the first curve that you cross is the smallest "
-        "filter that reaches it. Dots are filters of other libraries, built and measured here. The dotted grey line "
+        "the left axis and follow the dashed line to the right: what you cross first is smallest. "
+        f"{_blue_line(losing)} Dots are filters of other libraries, built and measured here. The dotted grey line "
         "is the least that any filter without a model can have: what lies left of it is what learning buys.</p>"
         f'<div class="pair">{"".join(charts)}</div>{_curve_table(page)}</section>'
     )
+
+
+def _blue_line(losing: Sequence[str]) -> str:
+    """Which line is the recommended one, and why not those that can lose keys."""
+    text = "Among the filters that can delete, the thick blue line is the recommended one."
+    if not losing:
+        return text
+    letters = " and ".join((", ".join(losing[:-1]), losing[-1])) if len(losing) > 1 else losing[0]
+    return f"{text} {letters} can be smaller in places, but can lose keys."
+
+
+# Ends the name of a curve.
+LOSSY = ", can lose keys"
 
 
 def _curve_names(curve: dict[str, Any]) -> str:
@@ -375,7 +417,7 @@ def _curve_names(curve: dict[str, Any]) -> str:
         return "least without a model"
     if curve["kind"] != "design":
         return " = ".join(curve["names"])
-    lossy = ", can lose keys" if any(DESIGNS[name].false_negatives for name in curve["names"]) else ""
+    lossy = LOSSY if any(DESIGNS[name].false_negatives for name in curve["names"]) else ""
     return " = ".join(design_title(name) for name in curve["names"]) + lossy
 
 
@@ -463,10 +505,11 @@ def _tradeoff(page: Page) -> str:
     )  # fmt: skip
     forget = page.num("targets.deletability", percent)
     return (
-        "<section><h2>What you can trade</h2><p>A removed key still <em>looks</em> like a key, so the model cannot "
-        "help to forget it, and it cannot help against somebody who makes up keys that look like yours. All that a "
-        "model saves lies in what you do not ask for here. If your keys are never removed, or a removed key may go "
-        f"on causing one needless look, ask for less than {forget} and save memory.</p>"
+        '<section id="trade"><h2>What you can trade</h2>'
+        "<p>A removed key still <em>looks</em> like a key, so the model cannot "
+        "help to forget it, and it cannot help against somebody who makes up keys that look like yours. The "
+        "more you ask for here, the less a model saves. If your keys are never removed, or a removed key may cause "
+        f"a needless look each time it is asked for, ask for less than {forget} and save memory.</p>"
         f'<div class="pair"><figure><h3>{title}</h3>{first}<ul class="legend">{legend}</ul></figure>'
         f"<figure><h3>{title2}</h3>{second}<figcaption>At {page.num('targets.fpr', percent)} false alarms and "
         f"{forget} of removed keys forgotten. To the left is "
@@ -537,9 +580,9 @@ def _scores(page: Page) -> str:
         f'<section><h2>What the model sees</h2><div class="pair"><figure>{chart}<figcaption>Heights are square roots '
         "of shares, so that rare scores can be seen. Model: "
         f"{escape(scores['model'])}.</figcaption></figure><div><p>The model gives every key a score, a whole number: "
-        f"the higher, the more it looks like one of yours.</p><p>{told}</p><p>The two sides overlap by "
-        f"{page.num('scores.overlap', percent)}; the less, the more a model "
-        f"saves.</p></div></div>{_score_table(page)}{table}</section>"
+        f"the higher, the more it looks like one of yours.</p><p>{told}</p><p>"
+        f"{page.num('scores.overlap', percent)} of the two histograms overlap (0 %: told apart perfectly, 100 %: not "
+        f"at all).</p></div></div>{_score_table(page)}{table}</section>"
     )
 
 
@@ -611,6 +654,10 @@ def _examples(region: dict[str, Any]) -> str:
 # --- read path
 
 
+# A step shorter than this is shown with the one before.
+TOO_SHORT_NS = 1.0
+
+
 def _read_path(page: Page) -> str:
     if page.get("read_path") is None:
         return ""
@@ -622,9 +669,26 @@ def _read_path(page: Page) -> str:
         ("ask the model", path["model_ns"], "model"), ("look into the filter", path["filter_ns"], "filter"),
         ("false alarms: needless LMDB reads", wasted, "lmdb"),
     ]  # fmt: skip
+    steps = {
+        "call_ns": "Read the key and call the filter from Python",
+        "hash_ns": "Hash the key",
+        "model_ns": "Ask the model for a score",
+        "filter_ns": "Look into the filter",
+        "learned_ns": "All of the filter",
+        "learned_batch_ns": "The same, thousands of keys at a time, per key",
+        "plain_ns": "Filter without a model",
+        "lmdb_miss_ns": "LMDB read that finds nothing (data in memory)",
+        "lmdb_hit_ns": "LMDB read that finds the key",
+        "learned_hit_ns": "The filter before a read that finds the key",
+    }
+    if learned and path["filter_ns"] < TOO_SHORT_NS:
+        # The filter is looked into while the model works: nothing is left that could be told apart.
+        del steps["filter_ns"]
+        steps["model_ns"] = "Ask the model and look into the filter"
+        pieces[2:4] = [("ask the model and look into the filter", path["model_ns"] + path["filter_ns"], "model")]
     miss = path["lmdb_miss_ns"]
     rows: list[tuple[str, Sequence[tuple[str, float, str]], str]] = [
-        ("No filter: read LMDB and find nothing", [("LMDB read", miss, "lmdb")], nanoseconds(miss))
+        ("No filter: read LMDB (the test database), find nothing", [("LMDB read", miss, "lmdb")], nanoseconds(miss))
     ]
     if learned:
         alone = [("filter", path["plain_ns"], "filter"), ("false alarms", path["plain_fpr"] * miss, "lmdb")]
@@ -642,18 +706,6 @@ def _read_path(page: Page) -> str:
         for word, value, style in pieces
         if value > 0
     )
-    steps = {
-        "call_ns": "Read the key and call the filter from Python",
-        "hash_ns": "Hash the key",
-        "model_ns": "Ask the model for a score",
-        "filter_ns": "Look into the filter",
-        "learned_ns": "All of the filter",
-        "learned_batch_ns": "The same, thousands of keys at a time, per key",
-        "plain_ns": "Filter without a model",
-        "lmdb_miss_ns": "LMDB read that finds nothing (data in memory)",
-        "lmdb_hit_ns": "LMDB read that finds the key",
-        "learned_hit_ns": "The filter before a read that finds the key",
-    }
     body = "".join(
         f'<tr><th scope="row">{what}</th>{_cell("Time", page.num(f"read_path.{name}", nanoseconds))}</tr>'
         for name, what in steps.items()
@@ -672,7 +724,7 @@ def _read_path(page: Page) -> str:
         f"even though here all data was in memory. If every look meant a disk read of {show('disk_read_ns')} "
         f"(assumed, not measured), 1,000 such requests would take {show('disk_without_ns')} without a filter and "
         f"{show('disk_with_ns')} with it. A request for a key that <em>is</em> there pays {show('learned_hit_ns')} "
-        "more than without a filter.</p>"
+        f"more than without a filter. {_when_it_pays(page)}</p>"
         f'<div class="pair"><figure>{chart}<ul class="legend">{legend}</ul></figure>'
         '<table><caption>Time of each step, per key</caption><thead><tr><th scope="col">Step</th>'
         f'<th scope="col">Time</th></tr></thead><tbody>{body}</tbody></table></div>'
@@ -680,6 +732,18 @@ def _read_path(page: Page) -> str:
         f"were asked for, {show('stored_keys', count)} were in a temporary LMDB. All steps took turns; the best of "
         f"{show('rounds', count)} turns counts. {escape(here)}.</p></section>"
     )
+
+
+def _when_it_pays(page: Page) -> str:
+    disk = page.num("read_path.disk_pays_from", percent)
+    if page.get("read_path.pays_from") is None:
+        text = "With all data in memory this filter saves memory, not time"
+    else:
+        text = (
+            f"In memory this filter pays when more than {page.num('read_path.pays_from', percent)} of requests are for "
+            "absent keys"
+        )
+    return text + (f"; with such a disk, when more than {disk} are." if disk != NO else ".")
 
 
 def _some(value: float) -> str:
@@ -706,6 +770,11 @@ WORDS = {
         "Whether a stored key could be answered “not there”. For everything that dlbf recommends the answer is no."
     ),
     "Model": "A table of small whole numbers that scores a key by its pieces of text. All sizes here include it.",
+    "Ngram": "A kind of model: it scores a key by the short runs of characters (n-grams) in it.",
+    "Keyed hashing": (
+        "The filter mixes a secret into every key, so that nobody without it can work out which absent keys would pass."
+    ),
+    "Seed": "Where the random choices of training start: the same seed and the same files give the same filter.",
     "LMDB": "The embedded database that dlbf keeps its stores in; a read there stands for a look into your data.",
 }
 
@@ -740,17 +809,29 @@ def _method(page: Page) -> str:
         lines.append(
             f"<b>False alarms of the recommended filter</b>: {page.num(f'{at}.hits', count)} of "
             f"{page.num(f'{at}.trials', count)} absent keys; with 99 % confidence the true rate is between "
-            f"{page.num(f'{at}.interval_99.0', percent)} and {page.num(f'{at}.interval_99.1', percent)}. Predicted: "
-            f"{page.num('recommendation.fpr_predicted', percent)}"
+            f"{page.num(f'{at}.interval_99.0', percent_closely)} and "
+            f"{page.num(f'{at}.interval_99.1', percent_closely)}{_beside_target(page)}. Predicted: "
+            f"{page.num('recommendation.fpr_predicted', percent_closely)}"
+        )
+    if page.get("recommendation.deletability_measured") is not None:
+        at = "recommendation.deletability_measured"
+        lines.append(
+            f"<b>Removed keys forgotten</b>: {page.num(f'{at}.trials', count)} keys were removed from a copy, and the "
+            f"filter then said “no” to {page.num(f'{at}.hits', count)} of them, {page.num(f'{at}.value', percent)}; "
+            f"with 99 % confidence the true share is between {page.num(f'{at}.interval_99.0', percent_closely)} and "
+            f"{page.num(f'{at}.interval_99.1', percent_closely)}. Predicted: "
+            f"{page.num('recommendation.deletability', percent_closely)}"
         )
     lines.append(
         f"<b>Lost keys</b>: all {page.num('inputs.keys.used', count)} keys were asked for after building; "
         f"{page.num('recommendation.lost_keys', count)} were missed"
     )
+    forged = "no limit on forged keys"
+    if page.get("targets.adversarial_fpr") < 1:
+        forged = f"at most {page.num('targets.adversarial_fpr', percent)} of forged keys let through"
     lines.append(
         f"<b>Asked for</b>: at most {page.num('targets.fpr', percent)} false alarms, at least "
-        f"{page.num('targets.deletability', percent)} of removed keys forgotten, at most "
-        f"{page.num('targets.adversarial_fpr', percent)} of forged keys let through; keyed hashing "
+        f"{page.num('targets.deletability', percent)} of removed keys forgotten, {forged}; keyed hashing "
         f"{'on' if page.get('targets.keyed') else 'off'}; seed {page.num('targets.seed', count)}"
     )
     if page.get("quick"):
@@ -758,9 +839,22 @@ def _method(page: Page) -> str:
     items = "".join(f"<li>{line}.</li>" for line in lines)
     return (
         f"<section><h2>How this was measured</h2><ul class='small'>{items}</ul><p class='small soft'>“Measured” means "
-        "built here and counted; “predicted” and the curves are computed from the scores of your keys. Times depend "
-        "on the machine and on what else it does.</p></section>"
+        "built here and counted; “predicted” and the curves are computed from the scores of your keys. Built "
+        "filters are a little larger than the computed curves, the more so the fewer the keys. Times depend on "
+        "the machine and on what else it does.</p></section>"
     )
+
+
+def _beside_target(page: Page) -> str:
+    """What the interval of the measured rate says about the rate asked for, where it is not all below."""
+    low, high = page.get("recommendation.fpr_measured.interval_99")
+    asked = page.get("targets.fpr")
+    if high <= asked:
+        return ""
+    target = page.num("targets.fpr", percent)
+    if low > asked:
+        return f", so it is above your {target}"
+    return f", so a true rate {'slightly ' if high < 1.2 * asked else ''}above your {target} is not ruled out"
 
 
 def _foot(page: Page) -> str:

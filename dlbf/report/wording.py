@@ -10,6 +10,7 @@ __all__ = [
     "nanoseconds",
     "number",
     "percent",
+    "percent_closely",
     "plain_words",
     "show_key",
 ]
@@ -37,7 +38,7 @@ TITLES = {
     "bodega-cbf": "Bodega filter, counting",
     "uptown": "Uptown Bodega (keyed, hidden score)",
     "secure-bloom": "Keyed Bloom filter",
-    "auto": "dlbf auto",
+    "auto": "Recommended by dlbf",
 }
 
 FILTER_WORDS = {
@@ -105,22 +106,29 @@ def file_size(n_bytes: float) -> str:
     return f"{n_bytes / unit:.3g}{GLUE}{UNITS[unit]}"
 
 
-def percent(share: float) -> str:
-    """A share with two significant digits; a rate that is not 0 never reads as 0.
+def percent(share: float, digits: int = 2) -> str:
+    """A share with so many significant digits; a rate that is not 0 never reads as 0, nor one that is not all as all.
 
     Examples
     --------
     >>> percent(0.00956), percent(0.38), percent(0.00001), percent(0), percent(1), percent(0.9996)
     ('0.96\\xa0%', '38\\xa0%', '0.001\\xa0%', '0\\xa0%', '100\\xa0%', '99.96\\xa0%')
+    >>> percent(0.01021), percent(0.01021, 3), percent(0.9903), percent(0.9903, 3)
+    ('1\\xa0%', '1.02\\xa0%', '99\\xa0%', '99.03\\xa0%')
     """
     value = 100 * share
     if value in (0, 100):
         return f"{value:.0f}{GLUE}%"
-    # Close to all, what is missing is what matters.
-    telling = 100 - value if 99 < value < 100 else value
-    digits = max(0, 1 - math.floor(math.log10(telling)))
-    text = f"{value:.{digits}f}"
-    return f"{text.rstrip('0').rstrip('.') if digits else text}{GLUE}%"
+    # Close to all, what is missing is what matters; one digit less of it says as much.
+    telling, digits = (100 - value, digits - 1) if 99 < value < 100 else (value, digits)
+    places = max(0, digits - 1 - math.floor(math.log10(telling)))
+    text = f"{value:.{places}f}"
+    return f"{text.rstrip('0').rstrip('.') if places else text}{GLUE}%"
+
+
+def percent_closely(share: float) -> str:
+    """A share with three significant digits, for the ends of an interval."""
+    return percent(share, 3)
 
 
 def nanoseconds(value: float) -> str:
