@@ -21,6 +21,7 @@ from dlbf.cli import build
 from dlbf.report import Targets, collect, gather, prepare, render
 from dlbf.report.charts import Axis, Series, line_chart, nice_ticks
 from dlbf.report.wording import file_size, nanoseconds, percent, show_key
+from dlbf.theory import DESIGNS
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 EVIL = b"<script>alert(1)</script>\"'&<img src=x onerror=alert(1)>"
@@ -248,6 +249,89 @@ def test_page_shows_the_figures_and_nothing_else(learned):
     for row in learned["designs"]:
         assert file_size(row["bytes"]) in text
     assert render(learned) == page
+
+
+def text_of(figures):
+    return " ".join("".join(Reader(render(figures)).text).split())
+
+
+def test_report_says_what_the_smaller_filter_gives_up(learned):
+    found = learned["recommendation"]
+    forgets = [percent(found[name]) for name in ("deletability", "plain_deletability")]
+    assert forgets[1] == "98\xa0%"
+    assert f"It forgets {forgets[0]} of removed keys; the larger one forgets {forgets[1]}." in found["sentence"]
+    assert f"less, for forgetting {forgets[0]} instead of {forgets[1]} of removed keys".replace("\xa0", " ") in text_of(
+        learned
+    )
+    equal = learned["equal_forgetting"]
+    assert equal["deletability"] == 0.98
+    # The same rate as without a model, for every key: only the model itself is left, as a cost.
+    assert equal["saved_share"] < 0.1 < found["saved_share"]
+    assert any(text.startswith("The saving comes from accepting that about") for text in learned["warnings"])
+
+
+def test_report_gives_the_price_of_resisting_forged_keys(learned):
+    (text,) = [text for text in learned["warnings"] if "--adversarial-fpr" in text]
+    prices = dict(learned["tradeoff"]["forged"])
+    named = re.findall(r"([0-9.]+) \(about (.*?)\)", text)
+    assert named[-1][0] == "0.02"
+    for rate, size in named:
+        assert size == file_size(prices[float(rate)] * 6000 / 8)
+    assert 'id="trade"' in render(learned)
+    assert "no limit on forged keys" in text_of(learned)
+
+
+def test_report_filter_pays_from_where_both_ways_take_the_same_time(learned):
+    path = learned["read_path"]
+    for share, look in ((path["pays_from"], path["lmdb_miss_ns"]), (path["disk_pays_from"], path["disk_read_ns"])):
+        # The look for a key that is there is made either way.
+        without = share * look
+        with_it = share * (path["learned_ns"] + path["fpr"] * look) + (1 - share) * path["learned_hit_ns"]
+        assert with_it == pytest.approx(without)
+    assert f"pays when more than {percent(path['pays_from'])}".replace("\xa0", " ") in text_of(learned)
+
+
+def test_page_says_when_a_rate_above_the_target_is_not_ruled_out(learned):
+    other = json.loads(json.dumps(learned))
+    rate = other["recommendation"]["fpr_measured"]
+    for interval, words in (
+        ([0.0187, 0.02042], "between 1.87 % and 2.04 %, so a true rate slightly above your 2 % is not ruled out."),
+        ([0.012, 0.0311], "between 1.2 % and 3.11 %, so a true rate above your 2 % is not ruled out."),
+        ([0.0211, 0.0311], "between 2.11 % and 3.11 %, so it is above your 2 %."),
+        ([0.0111, 0.0199], "between 1.11 % and 1.99 %. Predicted"),
+    ):
+        rate["interval_99"] = interval
+        assert words in text_of(other)
+
+
+def test_page_shows_the_measured_share_of_forgotten_keys(learned):
+    other = json.loads(json.dumps(learned))
+    row = next(row for row in other["designs"] if row["design"] == "cuckoo")
+    row["deletability"], row["deletability_measured"]["value"] = 0.111, 0.222
+    assert "22 %" in text_of(other)
+    assert "11 %" not in text_of(other).split("Cuckoo filter")[1].split("Bloom filter")[0]
+    row["deletability_measured"] = None
+    assert "11 % predicted" in text_of(other)
+
+
+def test_page_shows_no_step_of_no_time(learned):
+    other = json.loads(json.dumps(learned))
+    other["read_path"]["filter_ns"] = 0.0
+    assert "Ask the model and look into the filter" in text_of(other)
+    assert "0 ns" not in re.findall(r"Hash the key.*All of the filter", text_of(other))[0].split()
+    other["read_path"]["filter_ns"] = 30.0
+    assert "Ask the model and look" not in text_of(other)
+
+
+def test_page_names_the_lines_that_can_lose_keys(learned):
+    other = json.loads(json.dumps(learned))
+    curve = next(curve for curve in other["curves"] if curve["names"] == ["lbf-2cbf"])
+    assert "can be smaller in places" not in text_of(other)
+    curve["points"] = [[rate, 3.0] for rate, _ in curve["points"]]
+    losing = [name for name, design in DESIGNS.items() if design.deletable and design.false_negatives]
+    curve["names"] = losing[:1]
+    letter = re.search(r"recommended one. (.) can be smaller in places, but can lose keys", text_of(other))[1]
+    assert re.search(rf">{letter}</text></svg>[^<]*, can lose keys</li>", render(other))
 
 
 def test_page_notices_a_number_that_is_not_in_the_figures(learned):

@@ -132,7 +132,7 @@ class Axis:
 
 def line_chart(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, height: float = 280) -> str:
     """Lines and points over two axes; what lies outside is cut off at the frame."""
-    left, right, top, bottom = 54.0, 18.0, 12.0, 44.0
+    left, right, top, bottom = 68.0, 24.0, 12.0, 44.0
     width, tall = WIDTH - left - right, height - top - bottom
 
     def px(value: float) -> float:

@@ -300,7 +300,8 @@ def _design_table(page: Page, numbers: Sequence[int], caption: str) -> str:
     body = []
     for i in numbers:
         row, at = page.get(f"designs.{i}"), f"designs.{i}"
-        tag = '<span class="tag">recommended</span>' if _is_chosen(page, row) else ""
+        chosen = _is_chosen(page, row)
+        tag = '<span class="tag">recommended</span>' if chosen and row["design"] != "auto" else ""
         title, summary = _row_title(row), row["summary"]
         if row["design"] == "auto":
             summary = "design “auto”: for each range of scores, the smallest filter that can delete"
@@ -324,7 +325,7 @@ def _design_table(page: Page, numbers: Sequence[int], caption: str) -> str:
             page.num(f"{at}.fpr_predicted", percent), measured, forgotten, page.num(f"{at}.adversarial_fpr", percent),
             "yes" if row["deletable"] else "no", lose,
         ]  # fmt: skip
-        kind = ' class="chosen"' if tag else ""
+        kind = ' class="chosen"' if chosen else ""
         body.append(
             f"<tr{kind}>{name}"
             + "".join(_cell(label, cell) for label, cell in zip(DESIGN_COLUMNS, cells, strict=True))
@@ -839,10 +840,23 @@ def _method(page: Page) -> str:
     items = "".join(f"<li>{line}.</li>" for line in lines)
     return (
         f"<section><h2>How this was measured</h2><ul class='small'>{items}</ul><p class='small soft'>“Measured” means "
-        "built here and counted; “predicted” and the curves are computed from the scores of your keys. Built "
-        "filters are a little larger than the computed curves, the more so the fewer the keys. Times depend on "
-        "the machine and on what else it does.</p></section>"
+        "built here and counted; “predicted” and the curves are computed from the scores of your keys. "
+        f"{_built_and_computed(page)}Times depend on the machine and on what else it does.</p></section>"
     )
+
+
+def _built_and_computed(page: Page) -> str:
+    """How far the recommended filter is from its curve."""
+    for i, curve in enumerate(page.get("curves")):
+        for j, (rate, computed) in enumerate(curve["points"]):
+            wanted = "auto" in curve["names"] and rate == page.get("targets.fpr")
+            if wanted and page.get("recommendation.learned") and computed < page.get("recommendation.bits_per_key"):
+                return (
+                    "Built filters are a little larger than computed, the more so the fewer the keys: the recommended "
+                    f"one has {page.num('recommendation.bits_per_key', bits)} bits per key, its curve "
+                    f"{page.num(f'curves.{i}.points.{j}.1', bits)}. "
+                )
+    return ""
 
 
 def _beside_target(page: Page) -> str:

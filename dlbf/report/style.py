@@ -41,6 +41,7 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .warnings ul { margin: .3em 0 0; padding-left: 1.2em; }
 .warnings li { margin: .35em 0; }
 code, pre, .key { font: .87em/1.5 ui-monospace, "SFMono-Regular", Menlo, Consolas, monospace; }
+p code, li code { white-space: nowrap; }
 pre { background: var(--accent-soft); border-radius: 9px; padding: 10px 12px; margin: .5em 0; white-space: pre-wrap;
   overflow-wrap: anywhere; }
 .key { overflow-wrap: anywhere; unicode-bidi: isolate; }
@@ -87,6 +88,7 @@ dl { margin: .4em 0; } dt { font-weight: 650; margin-top: .7em; } dd { margin: 0
 footer { padding-bottom: 36px; color: var(--soft); font-size: .85rem; }
 @media screen and (max-width: 760px) {
   main, header.top, footer { padding-left: 12px; padding-right: 12px; }
+  svg text { font-size: 14px; } svg text.noted { font-size: 12px; }
   section { padding: 16px 14px; } .figures { grid-template-columns: 1fr 1fr; } .figures b { font-size: 1.35rem; }
   .pair { grid-template-columns: minmax(0, 1fr); gap: 8px; }
   table.wide, table.wide tbody, table.wide tr, table.wide caption { display: block; }
@@ -110,7 +112,7 @@ footer { padding-bottom: 36px; color: var(--soft); font-size: .85rem; }
   body { font-size: 10.5pt; } section { border: 0; border-top: 1px solid #ccc; border-radius: 0; padding: 10px 0; }
   main, header.top, footer { max-width: none; padding: 0; } figure, tr, .figures li, h2, h3 { break-inside: avoid; }
   h2, h3 { break-after: avoid; } svg.chart { max-width: 420px; } table { font-size: 8.5pt; }
-  th, td { padding: 3px 5px; }
+  th, td { padding: 3px 5px; } tbody th { font-size: 8.5pt; } th .sub, td .sub { font-size: 7.5pt; }
   details.numbers { display: none; }
   details::details-content { content-visibility: visible; display: block; height: auto; } summary { color: #000; }
 }
