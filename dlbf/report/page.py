@@ -305,6 +305,8 @@ def _design_table(page: Page, numbers: Sequence[int], caption: str) -> str:
         title, summary = _row_title(row), row["summary"]
         if row["design"] == "auto":
             summary = "design “auto”: for each range of scores, the smallest filter that can delete"
+            if not row.get("uses_model", True):
+                summary = "design “auto”: here it does without a model"
         sub = f'<span class="sub">{escape(summary)}</span>' if summary.lower() not in title.lower() else ""
         name = f'<th scope="row">{escape(title)}{tag}{sub}</th>'
         if not row["feasible"]:
