@@ -19,16 +19,25 @@ from dlbf.errors import (
     StoreError,
     VersionError,
 )
-from dlbf.filters import (
-    BloomFilter,
-    CountingBloomFilter,
-    CuckooFilter,
-    DeletableBloomFilter,
-    DLeftFilter,
-    ExactSet,
-    SuccinctCountingFilter,
-    open_filter,
-)
+
+try:
+    from dlbf.filters import (
+        BloomFilter,
+        CountingBloomFilter,
+        CuckooFilter,
+        DeletableBloomFilter,
+        DLeftFilter,
+        ExactSet,
+        SuccinctCountingFilter,
+        open_filter,
+    )
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith("dlbf.kernels"):
+        raise ImportError(
+            "dlbf is being imported from its sources, where the kernels are not built; start Python in another "
+            "directory, or build them here with: pip install -e ."
+        ) from error
+    raise
 
 if TYPE_CHECKING:
     from dlbf import models, theory

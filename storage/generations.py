@@ -94,6 +94,15 @@ DESIGN_OF_KIND = {
     format.KIND_CUCKOO: "cuckoo",
 }
 
+
+def check_fpr(fpr: float | None) -> None:
+    """ValueError unless it is a rate, or None."""
+    if fpr is None:
+        return
+    if not isinstance(fpr, (int, float)) or not 0 < fpr < 1:
+        raise ValueError(f"fpr must be a number between 0 and 1, found {fpr!r}")
+
+
 Loader = Callable[[format.Header, memoryview, bytes | None, str], Any]
 _LOADERS: dict[int, Loader] = {}
 

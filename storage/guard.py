@@ -31,7 +31,7 @@ from dlbf.kernels.hashing import checksum64
 from dlbf.kernels.keys import read_keys
 from dlbf.kernels.readpath import OperationLog, read_record
 from dlbf.kernels.readpath import operations as operations_of
-from dlbf.storage import steps
+from dlbf.storage import generations, steps
 from dlbf.storage.build import Builder
 from dlbf.storage.engines import Adapter, engine_for
 from dlbf.storage.engines.building import builder_for
@@ -40,6 +40,7 @@ from dlbf.storage.layout import (
     CHECKPOINT_KEY,
     FLAG_OMITTED,
     GUARD_KEY,
+    SECRET_FILE,
     STATE_BROKEN,
     Checkpoint,
     GuardInfo,
@@ -56,6 +57,8 @@ from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, a
 __all__ = ["Guard"]
 
 log = logging.getLogger("dlbf.storage")
+# A directory with none of these is not a guard's.
+OWN_FILES = {LOCK_FILE, SECRET_FILE, "data.mdb", "lock.mdb"}
 
 # Keys that are changed together: one commit, and one question to the engine, for so many.
 BATCH_KEYS = 8192
@@ -147,6 +150,7 @@ class Guard(Store):
         self._boot = boot_id()
         if sync == "none" and self._boot is None:
             raise ValueError('sync="none" needs a system that tells one boot from another (Linux); use sync="full"')
+        generations.check_fpr(fpr)
         self.engine: Adapter = engine_for(engine)
         self._sync = sync == "full"
         self._mutex = threading.RLock()
@@ -156,7 +160,15 @@ class Guard(Store):
         self._scanned_identity = b""
         folder = Path(path)
         if not readonly:
+            if folder.exists() and not folder.is_dir():
+                raise StoreError(f"{folder}: expected a directory for the guard, found a file; give it another path")
             folder.mkdir(parents=True, exist_ok=True)
+            strange = sorted(entry.name for entry in folder.iterdir())
+            if strange and not OWN_FILES & set(strange):
+                raise StoreError(
+                    f"{folder}: expected an empty or a new directory, found {', '.join(strange[:3])}; "
+                    "give the guard a directory of its own"
+                )
         is_new = not (folder / LOCK_FILE).exists()
         try:
             self._lock_file = LockFile(folder, readonly)

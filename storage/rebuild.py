@@ -89,8 +89,7 @@ def rebuild(
 ) -> RebuildReport:
     """See :meth:`dlbf.storage.Store.rebuild`."""
     check_design(design, allow_false_negatives)
-    if fpr is not None and not 0 < fpr < 1:
-        raise ValueError(f"fpr must be between 0 and 1, found {fpr!r}")
+    generations.check_fpr(fpr)
     why = "asked for"
     before = figures_now(store)
     if if_needed:

@@ -207,8 +207,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             raise ValueError(f"sync must be one of {', '.join(SYNC_MODES)}, found {sync!r}")
         if secret is not None and len(secret) != SECRET_BYTES:
             raise ValueError(f"secret must be {SECRET_BYTES} bytes, found {len(secret)}")
-        if fpr is not None and not 0 < fpr < 1:
-            raise ValueError(f"fpr must be between 0 and 1, found {fpr!r}")
+        generations.check_fpr(fpr)
         if secret is not None and not keyed:
             raise ValueError("pass either secret= or keyed=False, not both")
         if not isinstance(sample_misses, int) or sample_misses < 0:

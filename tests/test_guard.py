@@ -1034,6 +1034,22 @@ def test_redis_cluster_scan_that_slots_moved_under_is_refused(client, tmp_path, 
         assert guard.state == "filtering"
 
 
+def test_directory_of_something_else_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "CURRENT").write_text("MANIFEST")
+    with pytest.raises(StoreError, match="directory of its own"):
+        Guard({}, tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["CURRENT"]
+    with pytest.raises(StoreError, match="found a file"):
+        Guard({}, tmp_path / "CURRENT")
+
+
+@pytest.mark.parametrize("fpr", ["1%", 0, 1, -0.5])
+def test_bad_rate_is_refused_before_anything_is_made(tmp_path, fpr):
+    with pytest.raises(ValueError, match="number between 0 and 1"):
+        Guard({}, tmp_path / "guard", fpr=fpr)
+    assert not list(tmp_path.iterdir())
+
+
 # --- the bench
 
 

@@ -392,7 +392,8 @@ def _alternatives(design: str, found: Plan, arguments: dict[str, Any], model: Mo
     for name in ("cuckoo", "d-left", "counting"):
         other = plan(name, **plain)
         if other.feasible:
-            others.append(Alternative(f"{name}, no model", other.bits, "larger"))
+            why = "larger" if other.bits >= found.bits else "smaller, but a model was asked for"
+            others.append(Alternative(f"{name}, no model", other.bits, why))
     if model.kind != "none":
         for name in ("lbf-2cbf", "plbf-cbf"):
             other = plan(name, **{k: v for k, v in arguments.items() if k != "bases"})
