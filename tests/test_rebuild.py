@@ -1027,7 +1027,8 @@ def test_ctrl_c_is_clean(path, tmp_path):
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    if process.returncode == 130:
+    # Python ends itself by the signal if that came while an exec() ran, as in imports; to a shell both are 130.
+    if process.returncode in (130, -signal.SIGINT):
         assert "Traceback" not in errors
         assert "nothing was changed" in errors
         with open_store(path) as store:
