@@ -335,19 +335,25 @@ MOST_ROOM = 4.0
 
 
 def build(store: "Store", empty: Any, n_keys: int, phases: Phases) -> Builder:
-    """Fill the filter while the store is in use; larger if the store outgrows it meanwhile."""
-    room = 1.0
+    """Fill the filter while the store is in use."""
     with phases.phase("build") as report:
-        while True:
-            builder = store._new_builder(empty)
-            try:
-                store._build(builder, n_keys, report)
-                return builder
-            except FilterFullError:
-                room *= 1.2
-                if room > MOST_ROOM:
-                    raise StoreError(f"{store.path}: {TOO_MANY_ALIKE}; remove them and run rebuild() again") from None
-                empty = generations.enlarged(empty, 1.2)
+        return filled(store, empty, n_keys, report)
+
+
+def filled(store: "Store", empty: Any, n_keys: int, report: Callable[[int, int], None]) -> Builder:
+    """A builder that is done; its filter is larger than ``empty`` if the store outgrew that meanwhile."""
+    room = 1.0
+    while True:
+        builder = store._new_builder(empty)
+        try:
+            store._build(builder, n_keys, report)
+            return builder
+        except FilterFullError:
+            room *= 1.2
+            if room > MOST_ROOM:
+                raise StoreError(f"{store.path}: {TOO_MANY_ALIKE}; remove them and run rebuild() again") from None
+            # New keys may all be of one region, which then needs many times its room.
+            empty = generations.enlarged(empty, room if generations.is_learned(empty) else 1.2)
 
 
 def switch(
@@ -402,8 +408,7 @@ def switch(
             break
         except FilterFullError:
             # The last records did not fit: once more, a little larger.
-            builder = store._new_builder(generations.enlarged(builder.filter, 1.2))
-            store._build(builder, len(store), lambda done, total: None)
+            builder = filled(store, generations.enlarged(builder.filter, 1.2), len(store), lambda done, total: None)
     store._info = info
 
 

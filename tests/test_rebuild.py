@@ -683,13 +683,16 @@ def churn(path, seconds_after, command):
     processes = [context.Process(target=writer), *(context.Process(target=reader, args=(n,)) for n in range(2))]
     for process in processes:
         process.start()
-    assert ready.wait(30)
-    command()
-    time.sleep(seconds_after)
-    stop.set()
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0, "a key was missed"
+    try:
+        assert ready.wait(30)
+        command()
+        time.sleep(seconds_after)
+    finally:
+        stop.set()
+        for process in processes:
+            process.join(60)
+            process.kill()
+    assert all(process.exitcode == 0 for process in processes), "a key was missed"
     return longest.value, operations.value
 
 
