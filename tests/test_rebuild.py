@@ -727,6 +727,25 @@ def test_rebuild_beside_a_writer_and_readers_misses_nothing(path):
         check(store, list(store))
 
 
+def test_keys_of_one_region_that_come_between_build_and_switch_find_room(path):
+    """Many times what the region has room for."""
+    odd = list(ordinary_urls(4000, seed=43))
+    with open_store(path) as store:
+        fill(store)
+
+        def hook(name):
+            if name == "rebuild-switch":
+                steps.set_hook(None)
+                fill(store, odd)
+
+        steps.set_hook(hook)
+        try:
+            assert learn(store).done
+        finally:
+            steps.set_hook(None)
+        check(store, [*KEYS, *odd])
+
+
 @pytest.mark.slow
 def test_rebuild_of_many_keys_blocks_the_writer_for_one_switch(path, capsys):
     """300,000 keys: reading them takes long enough that a writer who had to wait for it would show."""
