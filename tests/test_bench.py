@@ -51,7 +51,7 @@ def test_filters_names_a_peer_that_is_missing(monkeypatch):
     figures = json.loads(run("filters", "--keys", "500", "--queries", "500", "--rounds", "1", "--json").stdout)
     row = figures["rows"][0]
     assert row["name"] == "rbloom"
-    assert "ModuleNotFoundError" in row["error"]
+    assert "NotFoundError" in row["error"]
     assert figures["rows"][-1]["query_absent_ns"] > 0
 
 
