@@ -35,8 +35,9 @@ Floats = npt.NDArray[np.float64]
 # Branch and bound stops when no choice of kinds can be cheaper by more than this, relatively ...
 GAP = 1e-6
 # Nodes after which the search settles for the best so far.  Measured beside thousands of nodes, on 90 random splits and
-# on 31 plans of several sets of scores: the start is up to 7 % dearer, 20 nodes up to 0.3 %, 50 nodes up to 0.07 %;
-# with 100 no difference was found.  Where no proof has come by then, it takes thousands more.
+# on 31 plans of several sets of scores: the start is up to 7 % dearer, 20 nodes up to 0.3 %, 50 nodes up to 0.07 %.
+# 100 were compared on the hardest plan only, without a difference.  Where no proof has come by then, it takes thousands
+# more.
 MAX_NODES = 200
 # ... and, for a budget, when none can have a lower rate by more than this.
 FPR_GAP = 1e-5
