@@ -16,9 +16,9 @@ from itertools import islice
 from typing import Any
 
 from dlbf.errors import DlbfError, FilterFullError
-from dlbf.kernels.readpath import apply_record, read_record
-from dlbf.storage import generations, steps
-from dlbf.storage.layout import FLAG_OMITTED, HEAD_PART_BYTES, journal_key, node_key
+from dlbf.kernels.journal import apply_record, read_record
+from dlbf.storage import generations, journal, steps
+from dlbf.storage.layout import FLAG_OMITTED, HEAD_PART_BYTES, node_key
 from dlbf.storage.longkeys import Databases, long_state, scan
 
 __all__ = ["TOO_MANY_ALIKE", "Builder", "fill_successor", "keys_after"]
@@ -94,25 +94,40 @@ class Builder:
 
     def catch_up(self, txn: Any, now: int) -> bool:
         """Apply the journal up to transaction ``now``; False if the walk had to be begun again."""
-        if self.position is None and not self.done:
+        if not self._begun():
             self.applied = now
             return True
-        while self.applied < now:
-            record = txn.get(journal_key(self.applied + 1), db=self.dbs.journal)
-            try:
-                known = record is not None and not read_record(record, self.applied + 1)[1] & FLAG_OMITTED
-                if known:
-                    apply_record(self.filter, record, None if self.done else self.position)
-            except FilterFullError:
-                raise
-            except (DlbfError, ValueError):
-                known = False
-            if not known:
-                self.restart()
-                self.applied = now
-                return False
-            self.applied += 1
+        try:
+            while self.applied < now:
+                run = journal.read_run(txn, self.dbs, self.applied + 1)
+                for number, record in run:
+                    if number > now:
+                        break
+                    if read_record(record, number)[1] & FLAG_OMITTED:
+                        return self._begin_again(now)
+                    self._meet(record)
+                    self.applied = number
+                if not run:
+                    return self._begin_again(now)
+        except FilterFullError:
+            raise
+        except (DlbfError, ValueError):
+            return self._begin_again(now)
         return True
+
+    def _begun(self) -> bool:
+        """Whether there is anything that the journal could change."""
+        return self.position is not None or self.done
+
+    def _begin_again(self, now: int) -> bool:
+        """The journal cannot be followed from where this is."""
+        self.restart()
+        self.applied = now
+        return False
+
+    def _meet(self, record: Any) -> None:
+        """Follow a record of the journal."""
+        apply_record(self.filter, record, None if self.done else self.position)
 
     def step(self, txn: Any, n_keys: int) -> int:
         """Catch up with ``txn`` (a read transaction) and pass up to ``n_keys`` more keys; returns how many."""

@@ -28,10 +28,10 @@ import lmdb
 
 from dlbf.errors import DlbfError, FormatError, StoreError
 from dlbf.kernels.hashing import checksum64
+from dlbf.kernels.journal import OperationLog, read_record
+from dlbf.kernels.journal import operations as operations_of
 from dlbf.kernels.keys import read_keys
-from dlbf.kernels.readpath import OperationLog, read_record
-from dlbf.kernels.readpath import operations as operations_of
-from dlbf.storage import generations, steps
+from dlbf.storage import generations, journal, steps
 from dlbf.storage.build import Builder
 from dlbf.storage.engines import Adapter, engine_for
 from dlbf.storage.engines.building import builder_for
@@ -45,7 +45,6 @@ from dlbf.storage.layout import (
     Checkpoint,
     GuardInfo,
     Traffic,
-    journal_key,
 )
 from dlbf.storage.longkeys import Databases, prefix_end
 from dlbf.storage.rebuild import Progress
@@ -459,7 +458,10 @@ class Guard(Store):
         """Keys that are certainly in the filter, and may not be in the engine."""
         with self._reading() as txn:
             checkpoint = read_checkpoint(txn, self._dbs)
-            record = txn.get(journal_key(note.txn_id), db=self._dbs.journal)
+            try:
+                run = journal.read_run(txn, self._dbs, note.txn_id)
+            except DlbfError:
+                run = []
             newest = txn.id()
         if checkpoint is None or checkpoint.generation != note.generation:
             return []
@@ -467,11 +469,11 @@ class Guard(Store):
             # Not journaled: its transaction would be there.
             return list(note.keys) if newest < note.txn_id else []
         try:
-            if record is None or read_record(record, note.txn_id)[1] & FLAG_OMITTED:
+            if not run or read_record(run[0][1], note.txn_id)[1] & FLAG_OMITTED:
                 return []
         except DlbfError:
             return []
-        return [key for removal, key in operations_of(record) if not removal]
+        return [key for removal, key in operations_of(run[0][1]) if not removal]
 
     def _existing(self, keys: list[bytes]) -> list[bool]:
         """Which keys are in the engine; those that the filter denies need no question."""

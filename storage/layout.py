@@ -12,7 +12,7 @@ A store is a directory: ``data.mdb`` and ``lock.mdb`` (one LMDB environment, eve
                + up to 480 bytes of the key
     filter     generation, piece (u64, u32,     one piece of the checkpoint: 65,520 bytes, the last one fewer
                big-endian)
-    journal    transaction id (u64, big-endian) record of that transaction
+    journal    transaction id (u64, big-endian) record of that transaction, or a block of which it is the last one
     meta       b"store"                         what this is: version, target rate, creation
                b"checkpoint"                    which filter, complete for which transaction
                b"long"                          number of nodes in use
@@ -25,6 +25,7 @@ A store is a directory: ``data.mdb`` and ``lock.mdb`` (one LMDB environment, eve
                                                 read by nobody but whoever asks for it
     misses     priority (u64), sum (u32),       an absent key that was asked for
                both big-endian
+    (main)     b"tail"                          the newest records of the journal: a block, zeros up to 1,920 bytes
 
 Integers in values are little-endian; integers in keys are big-endian, so that LMDB's order is theirs.
 
@@ -63,8 +64,11 @@ record).
                  32      8  u64   number of operations
                  40      -        operations: LEB128 of 2 * len(key) + (1 if removed), then the key
 
+    block:        0      8        the bytes "block", 0, 0, 1
+                  8      -        records of consecutive transactions, each behind its length (u32)
+
     checkpoint:   0      8  u64   XXH3-64 of everything behind it
-                  8      8  u64   version of this record, now 1
+                  8      8  u64   version of this record, now 2
                  16      8  u64   state: 1 = complete, 2 = not to be used (reason follows)
                  24      8  u64   generation
                  32      8  u64   transaction id it is complete for
@@ -114,6 +118,10 @@ changes that
 made it due, if any, are one transaction too; so is the switch to another generation.  Either all of it is there after
 a crash or none.
 
+**Tail.**  Every commit writes the page of LMDB's main database that has the roots of the others, so a record that
+fits there costs no other page.  When the tail is full its records move into ``journal`` as one block, under the last
+one's transaction; a record that is too large for it goes there by itself, behind those that were in it.
+
 **Trimming** leaves the records since the checkpoint before the last, so that a process that is a little behind replays
 instead of loading the whole filter again.
 
@@ -121,7 +129,8 @@ instead of loading the whole filter again.
 is refused.  The
 version in ``checkpoint`` is raised when only filter or journal change; an older dlbf then reads and writes the data
 without the
-filter, and its writes show as a gap to a newer one.
+filter, and its writes show as a gap to a newer one.  Version 1 of ``checkpoint`` had no tail and no blocks, and is
+read like version 2.
 """
 
 import json
@@ -155,7 +164,7 @@ DATABASES = ("data", "long", "filter", "journal", "meta", "model", "misses")
 SECRET_FILE = "secret.key"
 
 LAYOUT_VERSION = 1
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2
 GUARD_VERSION = 1
 
 PIECE_BYTES = 16 * 4096 - 16
@@ -171,6 +180,7 @@ BUILD_KEY = b"build"
 TRAFFIC_KEY = b"traffic"
 COMPILED_KEY = b"compiled"
 ESTIMATOR_KEY = b"estimator"
+TAIL_KEY = b"tail"
 
 FLAG_OMITTED = 1
 FLAG_REMOVED = 2
@@ -298,10 +308,10 @@ class Checkpoint:
         """From bytes, checked."""
         body = opened(record, cls.FORMAT.size, "checkpoint")
         version, state, generation, txn_id, removed, previous, n_bytes, sums = cls.FORMAT.unpack_from(body)
-        if version != CHECKPOINT_VERSION or state not in (STATE_COMPLETE, STATE_BROKEN):
+        if not 1 <= version <= CHECKPOINT_VERSION or state not in (STATE_COMPLETE, STATE_BROKEN):
             raise VersionError(
-                f"checkpoint version {version}, state {state} found, this dlbf knows version {CHECKPOINT_VERSION}; "
-                "open the store with a newer dlbf"
+                f"checkpoint version {version}, state {state} found, this dlbf knows versions up to "
+                f"{CHECKPOINT_VERSION}; open the store with a newer dlbf"
             )
         reason = body[cls.FORMAT.size :].decode(errors="replace")
         return cls(generation, txn_id, removed, previous, n_bytes, sums, state, reason)

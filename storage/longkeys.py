@@ -22,6 +22,7 @@ class Databases(NamedTuple):
     meta: Any
     model: Any
     misses: Any
+    main: Any  # LMDB's own, with the roots of these
 
 
 def is_plain(key: bytes) -> bool:

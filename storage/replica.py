@@ -11,18 +11,19 @@ import lmdb
 
 from dlbf.errors import ChecksumError, DlbfError, FilterFullError, FormatError, StoreError, VersionError
 from dlbf.kernels.hashing import checksum64, checksum64_chunks
-from dlbf.kernels.readpath import apply_record, read_record, release_pages
-from dlbf.storage import generations, steps
+from dlbf.kernels.journal import Tail, apply_record, read_record
+from dlbf.kernels.readpath import ReplicaState, release_pages
+from dlbf.storage import generations, journal, steps
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
     FLAG_OMITTED,
     FLAG_REMOVED,
     PIECE_BYTES,
+    PLAIN_KEY_BYTES,
     STATE_BROKEN,
     TRAFFIC_KEY,
     Checkpoint,
     Traffic,
-    journal_key,
     piece_key,
 )
 from dlbf.storage.longkeys import Databases
@@ -34,7 +35,6 @@ __all__ = [
     "VERSION",
     "Replica",
     "Unusable",
-    "delete_range",
     "read_checkpoint",
     "read_traffic",
 ]
@@ -43,6 +43,8 @@ log = logging.getLogger("dlbf.storage")
 
 # A shorter journal is never worth a checkpoint.
 MIN_JOURNAL_BYTES = 128 * 1024
+# Most bytes of a record of one change.
+SINGLE_RECORD_BYTES = 64 + PLAIN_KEY_BYTES
 
 
 # Why a filter cannot be used.  DAMAGE: nobody can, until it is rebuilt.  FULL: nobody can, until the next commit makes
@@ -59,7 +61,7 @@ class Unusable(StoreError):
         self.kind = kind
 
 
-class Replica:
+class Replica(ReplicaState):
     """See the module."""
 
     def __init__(self, dbs: Databases, secret: bytes | None, where: str, quiet: bool = False) -> None:
@@ -68,22 +70,16 @@ class Replica:
         self.where = where
         self.quiet = quiet
         self.filter: Any = None
-        self.applied = 0
-        self.removed = 0  # newest transaction that took a key out
-        self.generation = 0
+        self.tail = Tail()
         self.checkpoint: Checkpoint | None = None
         self.capacity = 0
         self.grow_at = 0
         self.shrink_at = 0
         # Bytes of journal that make a checkpoint due: replaying them costs about as much as loading the filter.
         self.journal_limit = MIN_JOURNAL_BYTES
-        self.journal_bytes = 0
         self.sums = b""  # of the checkpoint's pieces
         self.full: Any = None  # the filter that had no room, until there is another: its model goes on
-        # Keys added and removed since the last rebuild: up to the checkpoint, and up to now.
-        self.traffic = Traffic()
-        self.added = self.deleted = 0
-        self._operations = 0
+        self.traffic = Traffic()  # up to the checkpoint
         self._look_again_at = 0
         self.reason = ""
         self.kind = ""
@@ -113,7 +109,7 @@ class Replica:
         self.reason = self.kind = ""
         self.full = None
         self._failed_record = None
-        self._look_again_at = self._operations
+        self._look_again_at = self.n_operations
 
     def needs_successor(self) -> bool:
         """Whether the filter, or a region of it, is nearly full; or it is mostly empty."""
@@ -121,22 +117,26 @@ class Replica:
             return False
         if not self.shrink_at <= len(self.filter) <= self.grow_at:
             return True
-        if self._operations < self._look_again_at or not generations.is_learned(self.filter):
+        if self.n_operations < self._look_again_at or not generations.is_learned(self.filter):
             return False
         # Counting what is in each region takes a while; it cannot be too much before so many keys have come.
         slack = generations.slack(self.filter)
-        self._look_again_at = self._operations + slack
+        self._look_again_at = self.n_operations + slack
         return slack <= 0
 
-    def passed(self, txn_id: int, n_added: int, n_removed: int, n_bytes: int) -> None:
-        """The filter is complete for transaction ``txn_id`` now, which did so much."""
-        self.applied = txn_id
-        self.added += n_added
-        self.deleted += n_removed
-        self._operations += n_added + n_removed
-        self.journal_bytes += n_bytes
-        if n_removed:
-            self.removed = txn_id
+    def quiet_changes(self) -> int:
+        """How many changes of one key may follow before a checkpoint or another filter can be due."""
+        if self.filter is None:
+            return 0
+        n_keys = len(self.filter)
+        quiet = min(
+            self.grow_at - n_keys,
+            n_keys - self.shrink_at,
+            (self.journal_limit - self.journal_bytes) // SINGLE_RECORD_BYTES,
+        )
+        if generations.is_learned(self.filter):
+            quiet = min(quiet, self._look_again_at - self.n_operations)
+        return max(0, quiet)
 
     # --- catching up
 
@@ -185,32 +185,39 @@ class Replica:
         """Replay the journal; False if loading the checkpoint is needed."""
         while self.applied < now:
             txn_id = self.applied + 1
-            record = txn.get(journal_key(txn_id), db=self.dbs.journal)
-            if record is None:
+            problem = "another program wrote to the environment "
+            try:
+                run = journal.read_run(txn, self.dbs, txn_id)
+            except FormatError as error:
+                run, problem = [], f"{error} "
+            if not run:
                 checkpoint = read_checkpoint(txn, self.dbs)
                 if checkpoint is not None and checkpoint.txn_id > self.applied:
                     return False
-                raise Unusable(
-                    f"another program wrote to the environment (transaction {txn_id} of {now} has no journal record); "
-                    "run rebuild()"
-                )
-            try:
-                generation, flags, n_operations = read_record(record, txn_id)
-                if flags & ~(FLAG_OMITTED | FLAG_REMOVED):
-                    raise Unusable(f"journal record {txn_id} has unknown flags {flags:#x}; use a newer dlbf", VERSION)
-                if generation != self.generation or flags & FLAG_OMITTED:
+                raise Unusable(f"{problem}(transaction {txn_id} of {now} has no journal record); run rebuild()")
+            for number, record in run:
+                if number <= now and not self._replay_record(number, record):
                     return False
-                n_removed = apply_record(self.filter, record)
-            except FilterFullError:
-                self.full = self.filter
-                raise Unusable(
-                    f"the filter is full at transaction {txn_id}; the next commit makes a larger one", FULL
-                ) from None
-            except Unusable:
-                raise
-            except (DlbfError, ValueError) as error:
-                raise Unusable(f"{error}; run rebuild()") from None
-            self.passed(txn_id, n_operations - n_removed, n_removed, len(record))
+        return True
+
+    def _replay_record(self, txn_id: int, record: Any) -> bool:
+        try:
+            generation, flags, n_operations = read_record(record, txn_id)
+            if flags & ~(FLAG_OMITTED | FLAG_REMOVED):
+                raise Unusable(f"journal record {txn_id} has unknown flags {flags:#x}; use a newer dlbf", VERSION)
+            if generation != self.generation or flags & FLAG_OMITTED:
+                return False
+            n_removed = apply_record(self.filter, record)
+        except FilterFullError:
+            self.full = self.filter
+            raise Unusable(
+                f"the filter is full at transaction {txn_id}; the next commit makes a larger one", FULL
+            ) from None
+        except Unusable:
+            raise
+        except (DlbfError, ValueError) as error:
+            raise Unusable(f"{error}; run rebuild()") from None
+        self.passed(txn_id, n_operations - n_removed, n_removed, len(record))
         return True
 
     def _load(self, txn: Any, now: int) -> None:
@@ -286,7 +293,7 @@ class Replica:
             # A new generation is loaded, not replayed to.  Emptying the databases also rids them of any damage: records
             # under wrong keys could not be found one by one.
             txn.drop(self.dbs.filter, delete=False)
-            txn.drop(self.dbs.journal, delete=False)
+            journal.drop(txn, self.dbs, self.tail)
         for i in range(-(-len(blob) // PIECE_BYTES)):
             if not same or sums[8 * i : 8 * i + 8] != self.sums[8 * i : 8 * i + 8]:
                 txn.put(piece_key(generation, i), view[i * PIECE_BYTES : (i + 1) * PIECE_BYTES], db=self.dbs.filter)
@@ -296,7 +303,7 @@ class Replica:
         txn.put(CHECKPOINT_KEY, checkpoint.pack(), db=self.dbs.meta)
         steps.reached("checkpoint-record-written")
         if same:
-            delete_range(txn, self.dbs.journal, b"", journal_key(previous))
+            journal.trim(txn, self.dbs, previous)
         steps.reached("journal-trimmed")
         return checkpoint, sums
 
@@ -317,12 +324,3 @@ def read_checkpoint(txn: Any, dbs: Databases) -> Checkpoint | None:
         return Checkpoint.unpack(bytes(record)) if record is not None else None
     except FormatError:
         return None
-
-
-def delete_range(txn: Any, db: Any, start: bytes, stop: bytes | None) -> None:
-    """Delete the records of a database from ``start`` on, before ``stop``."""
-    cursor = txn.cursor(db)
-    found = cursor.set_range(start) if start else cursor.first()
-    while found and (stop is None or cursor.key() < stop):
-        found = cursor.delete() and bool(cursor.key())
-    cursor.close()

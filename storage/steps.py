@@ -1,9 +1,9 @@
 """Named steps of a commit, so that tests can stop the process at each of them.
 
-In normal use :func:`reached` is a call that does nothing.
+In normal use :func:`reached` is a call that does nothing.  It is compiled: so are some of the steps.
 """
 
-from collections.abc import Callable
+from dlbf.kernels.journal import reached, set_hook
 
 __all__ = ["GUARD_STEPS", "STEPS", "reached", "set_hook"]
 
@@ -40,17 +40,3 @@ GUARD_STEPS = (
     "guard-intent-cleared",
     "guard-resolved",
 )
-
-_hook: Callable[[str], None] | None = None
-
-
-def set_hook(hook: Callable[[str], None] | None) -> None:
-    """Call ``hook(name)`` at every step; None: no more."""
-    global _hook
-    _hook = hook
-
-
-def reached(name: str) -> None:
-    """The store is at this step."""
-    if _hook is not None:
-        _hook(name)

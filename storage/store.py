@@ -3,7 +3,8 @@
 How the parts fit together:
 
 * :mod:`dlbf.storage.layout`: what is on disk, and which writes share a transaction;
-* :mod:`dlbf.kernels.readpath`: the compiled read of absent keys;
+* :mod:`dlbf.kernels.readpath`: compiled reads of absent keys, and changes of single ones;
+* :mod:`dlbf.storage.journal`: what each commit did;
 * :mod:`dlbf.storage.replica`: this process's copy of the filter;
 * :mod:`dlbf.storage.build`: the next generation, made while everything goes on;
 * :mod:`dlbf.storage.misses`: absent keys that were asked for, sampled to learn from;
@@ -33,9 +34,10 @@ from typing import Any, Self
 import lmdb
 
 from dlbf.errors import FilterFullError, FormatError, StoreError, VersionError
+from dlbf.kernels.journal import OperationLog, apply_record
 from dlbf.kernels.keys import read_keys
-from dlbf.kernels.readpath import OperationLog, ReadPath, apply_record
-from dlbf.storage import generations, misses, steps
+from dlbf.kernels.readpath import WritePath
+from dlbf.storage import generations, journal, misses, steps
 from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_successor, keys_after
 from dlbf.storage.drift import drift, observe
 from dlbf.storage.layout import (
@@ -55,16 +57,16 @@ from dlbf.storage.layout import (
     SECRET_FILE,
     STATE_BROKEN,
     STORE_KEY,
+    TAIL_KEY,
     TRAFFIC_KEY,
     Checkpoint,
     StoreInfo,
     Traffic,
-    journal_key,
     sealed,
 )
 from dlbf.storage.longkeys import Databases, count_keys, get_long, is_plain, scan
 from dlbf.storage.rebuild import rebuild
-from dlbf.storage.replica import DAMAGE, FULL, SECRET, VERSION, Replica, delete_range, read_checkpoint, read_traffic
+from dlbf.storage.replica import DAMAGE, FULL, SECRET, VERSION, Replica, read_checkpoint, read_traffic
 from dlbf.storage.report import Drift, RebuildReport, Stats, Verification
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
 from dlbf.storage.verify import verify
@@ -120,7 +122,7 @@ def sweep(reference: "weakref.ref[Store]", wake: threading.Event) -> None:
         del store
 
 
-class Store(ReadPath, MutableMapping[bytes, bytes]):
+class Store(WritePath, MutableMapping[bytes, bytes]):
     """A mapping of bytes to bytes in an LMDB environment; reads of absent keys do not touch the data.
 
     Parameters
@@ -219,7 +221,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._lock = threading.RLock()
         self._write_lock = threading.Lock()
         self._build_lock = threading.Lock()
-        self._writer = 0
+        self._sample_lock = threading.RLock()
         self._builder: Builder | None = None
         self._builder_generation = 0
         self._dead_word = -1
@@ -312,6 +314,15 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._secret = self._find_secret(secret) if self._info.keyed else None
         self._replica = Replica(dbs, self._secret, str(self.path))
         self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, self._PLAIN_KEY_BYTES)
+        self._attach_writer(
+            self._write_lock,
+            self._replica,
+            self._replica.tail,
+            dbs.journal,
+            dbs.main,
+            TAIL_KEY,
+            (lmdb.MapResizedError, lmdb.MapFullError),
+        )
         self._keep_live(True)
         # The filter is loaded when it is first needed: a process that only wants a few present keys never pays for it.
         self._watch_meta_pages()
@@ -330,7 +341,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         env = self._env
         if self.readonly:
             try:
-                return Databases(*(env.open_db(name.encode(), create=False) for name in DATABASES))
+                named = [env.open_db(name.encode(), create=False) for name in DATABASES]
+                return Databases(*named, env.open_db())
             except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError) as error:
                 raise StoreError(
                     f"{self.path}: an LMDB environment, but not a store ({error}); check the path"
@@ -338,7 +350,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         with env.begin(write=True) as txn:
             is_new = txn.stat()["entries"] == 0
             try:
-                handles = Databases(*(env.open_db(name.encode(), txn=txn, create=is_new) for name in DATABASES))
+                named = [env.open_db(name.encode(), txn=txn, create=is_new) for name in DATABASES]
+                handles = Databases(*named, env.open_db(txn=txn))
             except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
                 raise StoreError(
                     f"{self.path}: an LMDB environment of another program ({error}); choose another directory"
@@ -354,8 +367,9 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             secret = self._make_secret()
         filter = generations.new_filter("auto", 0, fpr, secret)
         number = txn.id()
-        Replica(dbs, secret, str(self.path)).write_checkpoint(txn, filter, number, number, 0)
-        txn.put(journal_key(number), OperationLog().record(number, number, FLAG_OMITTED), db=dbs.journal)
+        replica = Replica(dbs, secret, str(self.path))
+        replica.write_checkpoint(txn, filter, number, number, 0)
+        journal.append(txn, dbs, replica.tail, number, OperationLog().record(number, number, FLAG_OMITTED))
         txn.put(STORE_KEY, info.pack(), db=dbs.meta)
 
     def _make_secret(self) -> bytes:
@@ -675,11 +689,17 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         if self._flusher is None and time.monotonic() - self._flushed_at >= FLUSH_SECONDS and not self._was_forked():
             self._flusher = threading.Thread(target=self._flush_aside, name="dlbf-misses", daemon=True)
             self._flusher.start()
-        else:
-            # Every second one by chance, and from now on half as many: still a uniform sample.
-            kept = [key for key in self._take_samples() if random.getrandbits(1)]
-            self._sample_misses(2 * self.sample_every, misses.BUFFER_KEYS, 0)
-            self._add_samples(kept)
+        elif self._flusher is None or self.n_samples >= 2 * misses.BUFFER_KEYS:
+            self._draw_every(2 * self.sample_every)
+
+    def _draw_every(self, every: float) -> None:
+        """Draw one absent key in ``every``; those that wait to be written are thinned to that, so all stay uniform."""
+        with self._sample_lock:
+            waiting, before = self._take_samples(), self.sample_every
+            if waiting:
+                every = max(every, before)  # there are no more of them than were drawn
+            self._sample_misses(every, misses.BUFFER_KEYS, 0)
+            self._add_samples([key for key in waiting if random.random() * every < before])
 
     def _flush_aside(self) -> None:
         try:
@@ -712,7 +732,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         if self._miss_limit:
             drawn, every = self._take_samples(), self.sample_every
             every = misses.write_misses(txn, self._dbs, drawn, every, self._miss_limit, traffic.scale)
-            self._sample_misses(every, misses.BUFFER_KEYS, 0)
+            self._draw_every(every)
         txn.put(TRAFFIC_KEY, traffic.pack(), db=self._dbs.meta)
         replica.traffic = traffic
 
@@ -780,25 +800,23 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             filter = self._filter() if self._is_current() else None
             return None if filter is None else filter.contains_many(keys)
 
-    def __setitem__(self, key: Key, value: bytes) -> None:
-        txn = WriteTransaction(self)
-        try:
+    def _set_slow(self, key: Key, value: bytes) -> None:
+        with WriteTransaction(self) as txn:
             txn.put(key, value)
-            txn.commit()
-        finally:
-            txn.abort()
+        self._allow_quick_changes()
 
-    put = __setitem__
-
-    def __delitem__(self, key: Key) -> None:
+    def _delete_slow(self, key: Key) -> bool:
         with WriteTransaction(self) as txn:
-            if not txn.delete(key):
-                raise KeyError(key)
+            found = txn.delete(key)
+        self._allow_quick_changes()
+        return found
 
-    def delete(self, key: Key) -> bool:
-        """Delete a key; True if it was there."""
-        with WriteTransaction(self) as txn:
-            return txn.delete(key)
+    def _allow_quick_changes(self) -> None:
+        """Let so many single changes follow without a look at anything but the key."""
+        quiet = min(self._replica.quiet_changes(), self._roomy)
+        if self._builder is None and self._writer == 0:
+            self._roomy -= quiet
+            self._quick_changes = quiet
 
     def update(self, other: Any = (), /, **more: bytes) -> None:
         """Store many items, in one transaction."""
@@ -919,6 +937,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._write_lock.acquire()
         try:
             self._writer = threading.get_ident()
+            self._quick_changes = 0
             return self._begin_locked()
         except BaseException:
             self._writer = 0
@@ -999,12 +1018,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             if self.n_samples >= misses.BUFFER_KEYS // 4:
                 self._report(txn)
             record = operations.record(number, replica.generation, flags)
-            if not txn.put(journal_key(number), record, True, True, True, self._dbs.journal):
-                # A damaged key behind ours: appending is refused, storing is not.
-                txn.put(journal_key(number), record, db=self._dbs.journal)
-            steps.reached("journal-written")
-            txn.commit()
-            steps.reached("commit-done")
+            self._commit_with(txn, number, record)
             if len(operations):
                 with self._lock:
                     self._apply(record, number, operations)
@@ -1014,8 +1028,26 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
                     self._offer(replica.filter, number, replica.removed)
             steps.reached("filter-applied")
 
+    def _commit_with(
+        self, txn: Any, number: int, record: bytes, names: tuple[str, str] = ("journal-written", "commit-done")
+    ) -> None:
+        """Write the journal record and commit; ``names`` of the two steps."""
+        tail = self._replica.tail
+        journal.append(txn, self._dbs, tail, number, record)
+        steps.reached(names[0])
+        txn.commit()
+        tail.known = number
+        steps.reached(names[1])
+
+    def _distrust_replica(self, is_full: bool) -> None:
+        """The filter could not follow a commit of ours: it is dropped, not trusted."""
+        replica = self._replica
+        if is_full:
+            replica.full = replica.filter
+        replica.drop()
+
     def _apply(self, record: bytes, number: int, operations: OperationLog) -> None:
-        """Apply our own commit, which has happened; a filter that cannot take it is dropped, not trusted."""
+        """Apply our own commit, which has happened."""
         replica = self._replica
         if replica.filter is None or replica.applied != number - 1:
             return  # another thread has caught up already
@@ -1023,11 +1055,10 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         try:
             apply_record(replica.filter, record)
         except FilterFullError:
-            replica.full = replica.filter
-            replica.drop()
+            self._distrust_replica(True)
             return
         except BaseException:
-            replica.drop()
+            self._distrust_replica(False)
             raise
         replica.passed(number, operations.n_added, operations.n_removed, len(record))
         self._offer(replica.filter, number, replica.removed)
@@ -1053,10 +1084,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         checkpoint, sums = replica.write_checkpoint(txn, filter, number, replica.generation, removed)
         if omit:
             record = operations.record(number, replica.generation, flags | FLAG_OMITTED, False)
-        txn.put(journal_key(number), record, db=self._dbs.journal)
-        steps.reached("journal-written")
-        txn.commit()
-        steps.reached("commit-done")
+        self._commit_with(txn, number, record)
         replica.adopt(filter, checkpoint, sums)
         replica.added, replica.deleted = added, deleted
         self._offer(filter, number, removed)
@@ -1098,12 +1126,8 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         self._write_model(txn, filter)
         traffic = replace(traffic, generation=number, absent=0, false_positives=0)
         txn.put(TRAFFIC_KEY, traffic.pack(), db=self._dbs.meta)
-        txn.put(
-            journal_key(number), operations.record(number, number, flags | FLAG_OMITTED, False), db=self._dbs.journal
-        )
-        steps.reached("switch-written")
-        txn.commit()
-        steps.reached("switch-done")
+        record = operations.record(number, number, flags | FLAG_OMITTED, False)
+        self._commit_with(txn, number, record, ("switch-written", "switch-done"))
         self._withdraw()
         self._builder = None
         replica.adopt(filter, checkpoint, sums)
@@ -1135,19 +1159,20 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
             if replica.kind != SECRET and (checkpoint is None or checkpoint.state != STATE_BROKEN):
                 broken = Checkpoint(number, number, number, number, 0, 0, STATE_BROKEN, replica.reason)
                 txn.put(CHECKPOINT_KEY, broken.pack(), db=self._dbs.meta)
-                delete_range(txn, self._dbs.filter, b"", None)
+                journal.delete_range(txn, self._dbs.filter, b"", None)
                 checkpoint = broken
                 steps.reached("broken-marked")
             if replica.kind != SECRET and number % 256 == 0:
-                delete_range(txn, self._dbs.journal, b"", journal_key(max(0, number - BROKEN_JOURNAL_RECORDS)))
+                journal.trim(txn, self._dbs, max(0, number - BROKEN_JOURNAL_RECORDS))
             generation = checkpoint.generation if checkpoint is not None else number
             flags = FLAG_REMOVED if operations.n_removed else 0
             omit = operations.nbytes > BROKEN_RECORD_BYTES and replica.kind != SECRET
             record = operations.record(number, generation, flags | (FLAG_OMITTED if omit else 0), not omit)
-            txn.put(journal_key(number), record, db=self._dbs.journal)
-        steps.reached("journal-written")
-        txn.commit()
-        steps.reached("commit-done")
+            self._commit_with(txn, number, record)
+        else:
+            # Not ours to write: the gap tells whoever can read the filter.
+            txn.commit()
+            steps.reached("commit-done")
 
     # --- growing and rebuilding
 
@@ -1411,7 +1436,7 @@ class Store(ReadPath, MutableMapping[bytes, bytes]):
         state, reason = self._state()
         with self._reading() as txn:
             n_keys = self._known_keys(txn)
-            journal_records = txn.stat(self._dbs.journal)["entries"]
+            journal_records = journal.count_records(txn, self._dbs)
             n_misses = txn.stat(self._dbs.misses)["entries"]
             last_txn = txn.id()
         info = self._env.info()

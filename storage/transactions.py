@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 import lmdb
 
 from dlbf.errors import StoreError
+from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.keys import read_keys
-from dlbf.kernels.readpath import OperationLog, PutPath
+from dlbf.kernels.readpath import PutPath
 from dlbf.storage import steps
 from dlbf.storage.layout import PLAIN_KEY_BYTES
 from dlbf.storage.longkeys import count_keys, delete_long, get_long, is_plain, put_long, scan

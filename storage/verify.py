@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 
 from dlbf.errors import DlbfError
-from dlbf.kernels.readpath import read_record
-from dlbf.storage import generations
+from dlbf.kernels.journal import read_record
+from dlbf.storage import generations, journal
 from dlbf.storage.layout import (
     BUILD_KEY,
     CHECKPOINT_KEY,
@@ -123,11 +123,11 @@ def check_records(txn: Any, dbs: Databases) -> list[str]:
         check_misses(txn, dbs)
     except DlbfError as error:
         problems.append(f"{error}; run rebuild()")
-    for key, record in txn.cursor(dbs.journal):
-        try:
-            read_record(record, int.from_bytes(key, "big"))
-        except (DlbfError, OverflowError) as error:
-            problems.append(f"{error}; run rebuild()")
+    try:
+        for number, record in journal.entries(txn, dbs):
+            read_record(record, number)
+    except (DlbfError, OverflowError) as error:
+        problems.append(f"{error}; run rebuild()")
     return problems
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from dlbf.errors import StoreError, VersionError
-from dlbf.kernels.readpath import OperationLog, apply_record, operations, read_record
+from dlbf.kernels.journal import OperationLog, apply_record, operations, read_record
 from dlbf.storage import Store, build, generations, layout, replica, steps
 from dlbf.storage.longkeys import prefix_end
 

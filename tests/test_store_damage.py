@@ -18,6 +18,7 @@ from dlbf.errors import StoreError
 from dlbf.storage import Store, layout
 
 OURS = ("filter", "journal", "meta", "model", "misses")
+EVERYTHING = (*OURS, "tail")
 
 
 @pytest.fixture
@@ -67,11 +68,13 @@ def places(path):
         )
         handles = [(name, env.open_db(name.encode(), create=False)) for name in OURS]
         with env.begin(buffers=True) as txn:
-            for name, db in handles:
-                for key, value in txn.cursor(db):
-                    for what, part in (("key", key), ("value", value)):
-                        address = np.frombuffer(part, np.uint8).__array_interface__["data"][0]
-                        out.append((name, f"{what} of {bytes(key)!r}", address - base, len(part)))
+            found = [(name, key, value) for name, db in handles for key, value in txn.cursor(db)]
+            found += [("tail", key, value) for key, value in txn.cursor() if key == b"tail"]
+            for name, key, value in found:
+                for what, part in (("key", key), ("value", value)):
+                    address = np.frombuffer(part, np.uint8).__array_interface__["data"][0]
+                    out.append((name, f"{what} of {bytes(key)!r}", address - base, len(part)))
+            del found
         del key, value, part
     return out
 
@@ -110,7 +113,7 @@ def test_undamaged_store_verifies(path):
         assert store.verify().keys == len(model)
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", EVERYTHING)
 def test_flipped_bit_is_never_a_missed_key_and_always_noticed(path, name, caplog):
     caplog.set_level(logging.CRITICAL, "dlbf.storage")
     model = filled(path)
@@ -128,7 +131,7 @@ def test_flipped_bit_is_never_a_missed_key_and_always_noticed(path, name, caplog
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", EVERYTHING)
 def test_every_flipped_bit_is_never_a_missed_key_and_always_noticed(path, name, caplog):
     caplog.set_level(logging.CRITICAL, "dlbf.storage")
     model = filled(path, 100)

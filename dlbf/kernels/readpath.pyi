@@ -1,7 +1,7 @@
 from collections.abc import Callable
-from typing import Any, TypeAlias, overload
+from typing import Any, overload
 
-_Buffer: TypeAlias = bytes | bytearray | memoryview
+from dlbf.kernels.journal import OperationLog, Tail
 
 class ReadPath:
     n_reading: int
@@ -46,16 +46,33 @@ class ReadPath:
     def __contains__(self, key: object, /) -> bool: ...
     def __getitem__(self, key: Any, /) -> bytes: ...
 
-class OperationLog:
-    n_added: int
-    n_removed: int
-    n_most: int
-    @property
-    def nbytes(self) -> int: ...
-    def __len__(self) -> int: ...
-    def added(self, key: bytes) -> None: ...
-    def removed(self, key: bytes) -> None: ...
-    def record(self, txn_id: int, generation: int, flags: int, with_operations: bool = True) -> bytes: ...
+class ReplicaState:
+    applied: int
+    removed: int
+    generation: int
+    journal_bytes: int
+    added: int
+    deleted: int
+    n_operations: int
+    def passed(self, txn_id: int, n_added: int, n_removed: int, n_bytes: int) -> None: ...
+
+class WritePath(ReadPath):
+    _quick_changes: int
+    _writer: int
+    def _attach_writer(
+        self,
+        write_lock: Any,
+        replica: ReplicaState,
+        tail: Tail,
+        journal_db: Any,
+        main_db: Any,
+        tail_key: bytes,
+        map_errors: tuple[type[Exception], ...],
+    ) -> None: ...
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
+    def __delitem__(self, key: Any, /) -> None: ...
+    def put(self, key: Any, value: Any) -> None: ...
+    def delete(self, key: Any) -> bool: ...
 
 class PutPath:
     _dirty: bool
@@ -66,6 +83,3 @@ class PutPath:
     def put(self, key: Any, value: Any) -> bool: ...
 
 def release_pages(view: memoryview) -> None: ...
-def read_record(record: _Buffer, txn_id: int) -> tuple[int, int, int]: ...
-def operations(record: _Buffer) -> list[tuple[bool, bytes]]: ...
-def apply_record(filter: Any, record: _Buffer, upto: bytes | None = None) -> int: ...

@@ -15,25 +15,24 @@ beginning one costs as much as the read.  But an open transaction keeps LMDB fro
 Everything here holds the GIL from the check to the probe, and whoever changes the filter withdraws it first
 (``_withdraw``) and offers it again when it is whole (``_offer``): a reader never meets half of a change.
 
-The second half of the file is the journal's inner loop: operations on keys as bytes, and applying them to a filter.
+``WritePath`` adds the change of a single key in a transaction of its own, and ``PutPath`` is the put of a larger one.
 """
 
 from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
 )
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_GET_SIZE
 from libc.math cimport log, log1p
-from libc.string cimport memcmp, memcpy
 
-from dlbf.kernels.core cimport KEY_ABSENT, KEY_NO_ROOM, FilterCore
-from dlbf.kernels.hashing cimport hash_for_filter, hash_key, xxh3
-from dlbf.kernels.types cimport (
-    gate_read_one_done, gate_try_read, gate_write, gate_write_done, likely, load64, store64, uint8_t, uint64_t,
-    unlikely,
-)
+from dlbf.kernels.core cimport FilterCore
+from dlbf.kernels.hashing cimport hash_for_filter, hash_key
+from dlbf.kernels.journal cimport RECORD_REMOVED, OperationLog, Tail, apply_operations, reached
+from dlbf.kernels.types cimport gate_read_one_done, gate_try_read, likely, uint8_t, uint64_t, unlikely
 
-from dlbf.errors import ChecksumError, FilterFullError, FormatError, StoreError
+from dlbf.errors import FilterFullError
+
+cdef extern from "pythread.h":
+    unsigned long PyThread_get_thread_ident()
 
 cdef extern from *:
     """
@@ -81,13 +80,6 @@ cdef enum:
     UNKNOWN = 2
 
 cdef uint64_t NEVER = <uint64_t>0xFFFFFFFFFFFFFFFF
-
-cdef enum:
-    # Bytes of a journal record before its operations; see storage/layout.py.
-    RECORD_HEAD_BYTES = 40
-    # Operations parsed, hashed and prefetched before the first of them is applied.
-    GROUP = 32
-
 
 cdef class ReadPath:
     """Base of :class:`dlbf.storage.Store`; subclasses bring ``_get_slow``, ``_fetch_slow``, ``_samples_full`` and
@@ -453,73 +445,178 @@ def release_pages(memoryview view):
     release(buffer.buf, buffer.len)
     PyBuffer_Release(&buffer)
 
+# --- writing
 
-# --- the journal's inner loop
+
+cdef class ReplicaState:
+    """What changes with every commit in a process's copy of the filter; base of `dlbf.storage.replica.Replica`."""
+
+    cdef public uint64_t applied         # transaction that the filter is complete for
+    cdef public uint64_t removed         # newest transaction that took a key out
+    cdef public uint64_t generation
+    cdef public Py_ssize_t journal_bytes  # since the checkpoint
+    cdef public uint64_t added           # keys added since the last rebuild,
+    cdef public uint64_t deleted         # and removed
+    cdef public Py_ssize_t n_operations  # passed since this process has the filter
+
+    cpdef passed(self, uint64_t txn_id, Py_ssize_t n_added, Py_ssize_t n_removed, Py_ssize_t n_bytes):
+        """The filter is complete for transaction ``txn_id`` now, which did so much."""
+        self.applied = txn_id
+        self.added += n_added
+        self.deleted += n_removed
+        self.n_operations += n_added + n_removed
+        self.journal_bytes += n_bytes
+        if n_removed:
+            self.removed = txn_id
 
 
-cdef class OperationLog:
-    """Operations of one transaction, in the bytes of a journal record.
+cdef class WritePath(ReadPath):
+    """A change of one key in a transaction of its own, without Python around it.
 
-    An operation is a LEB128 number, twice the key's length plus one for a removal, then the key.
+    ``_quick_changes`` says how many such changes may follow before somebody must look whether a checkpoint or a larger
+    filter is due; 0 while a write transaction is open.  Whatever is not the common case (another process has written,
+    a long key, the map may have to grow) is left to ``_set_slow`` and ``_delete_slow`` of the subclass, which also
+    brings ``_distrust_replica``, for a filter that could not follow a commit.
     """
 
-    cdef bytearray buffer
-    cdef Py_ssize_t size
-    cdef readonly Py_ssize_t n_added
-    cdef readonly Py_ssize_t n_removed
-    cdef readonly Py_ssize_t n_most       # most keys there were on the way, over those at the start
+    cdef public Py_ssize_t _quick_changes
+    cdef public uint64_t _writer         # thread that has a write transaction; 0: none
+    cdef object write_acquire
+    cdef object write_release
+    cdef object journal_db
+    cdef object main_db
+    cdef bytes tail_key
+    cdef tuple map_errors                # LMDB's "somebody made the map larger" and "the map is full"
+    cdef ReplicaState replica
+    cdef Tail tail
 
-    def __cinit__(self):
-        self.buffer = bytearray(256)
-        self.size = RECORD_HEAD_BYTES
+    def _attach_writer(
+        self, write_lock, ReplicaState replica, Tail tail, journal_db, main_db, bytes tail_key, tuple map_errors
+    ):
+        """The lock of all writers of this process, its replica, where the journal is, and errors to try again after."""
+        self.map_errors = map_errors
+        self.write_acquire = write_lock.acquire
+        self.write_release = write_lock.release
+        self.replica = replica
+        self.tail = tail
+        self.journal_db = journal_db
+        self.main_db = main_db
+        self.tail_key = tail_key
 
-    @property
-    def nbytes(self):
-        """Bytes of the record so far."""
-        return self.size
+    cdef bint _may_be_quick(self, object key) noexcept:
+        cdef Py_ssize_t n
+        if not PyBytes_CheckExact(key) or not self._quick_changes or self.core is None or not self._usable():
+            return False
+        n = PyBytes_GET_SIZE(key)
+        return 0 < n <= self.max_plain_bytes and 4 * len(self.samples) < self.max_samples
 
-    def __len__(self):
-        return self.n_added + self.n_removed
+    cdef int _change(self, bytes key, object value) except -2:
+        """Store a value, or with None delete the key.  1: it was new or was deleted; 0: neither; -1: do it slowly."""
+        cdef ReplicaState replica = self.replica
+        cdef Tail tail = self.tail
+        cdef uint64_t number
+        cdef bint counts
+        cdef object txn = None
+        # Not waiting here: who waits may find everything changed.
+        if not self.write_acquire(False):
+            return -1
+        self._writer = PyThread_get_thread_ident()
+        try:
+            if self._quick_changes <= 0:
+                return -1
+            self._quick_changes -= 1
+            if self.live is not None:
+                self._drop_live()
+            txn = self.begin(None, None, True)
+            number = txn.id()
+            if self.current != number - 1 or replica.applied != number - 1 or tail.known != number - 1:
+                return -1
+            reached("write-began")
+            if value is None:
+                counts = txn.delete(key, b"", self.data_db)
+                if not counts:
+                    return 0
+            else:
+                counts = txn.put(key, value, True, False, False, self.data_db)
+                if not counts:
+                    txn.put(key, value, True, True, False, self.data_db)
+            reached("data-written")
+            tail.known = 0
+            if not self._record(txn, number, key if counts else None, value is None):
+                return -1
+            reached("journal-written")
+            txn.commit()
+            txn = None
+            tail.known = number
+            reached("commit-done")
+            # Since the commit nobody else has run here: unless another thread has begun to catch up before that (it
+            # has withdrawn the filter then), this is the filter as of the transaction before.
+            if self.current == number - 1 and replica.applied == number - 1:
+                self._follow(number, counts, value is None)
+            reached("filter-applied")
+            return counts
+        except self.map_errors:
+            return -1
+        finally:
+            if txn is not None:
+                txn.abort()
+            self._writer = 0
+            self.write_release()
 
-    cdef int _append(self, bytes key, int removal) except -1:
-        cdef Py_ssize_t n = PyBytes_GET_SIZE(key)
-        cdef uint64_t number = (<uint64_t>n << 1) | removal
-        cdef uint8_t* out
-        if self.size + n + 10 > len(self.buffer):
-            PyByteArray_Resize(self.buffer, 2 * (self.size + n + 10))
-        out = <uint8_t*>PyByteArray_AS_STRING(self.buffer) + self.size
-        while number >= 0x80:
-            out[0] = <uint8_t>(number | 0x80)
-            out += 1
-            number >>= 7
-        out[0] = <uint8_t>number
-        out += 1
-        memcpy(out, PyBytes_AS_STRING(key), n)
-        self.size = (out - <uint8_t*>PyByteArray_AS_STRING(self.buffer)) + n
+    cdef int _record(self, object txn, uint64_t number, bytes key, bint removal) except -1:
+        """Write the journal record; 0 if that is not possible here."""
+        cdef Tail tail = self.tail
+        cdef uint64_t flags = RECORD_REMOVED if removal else 0
+        if not tail.push(number, self.replica.generation, flags, key, removal):
+            if not txn.put(tail.last.to_bytes(8, "big"), tail.block(), True, True, True, self.journal_db):
+                return 0
+            tail.clear()
+            if not tail.push(number, self.replica.generation, flags, key, removal):
+                return 0
+        txn.put(self.tail_key, tail.value, True, True, False, self.main_db)
+        return 1
+
+    cdef int _follow(self, uint64_t number, bint counts, bint removal) except -1:
+        """Do to the filter what was just committed."""
+        cdef ReplicaState replica = self.replica
+        cdef Tail tail = self.tail
+        cdef Py_ssize_t size = tail.n_bytes - tail.newest_at
+        self._withdraw()
+        if counts:
+            try:
+                apply_operations(self.core, tail.data + tail.newest_at, size, None)
+            except FilterFullError:
+                self._distrust_replica(True)
+                return 0
+            except BaseException:
+                self._distrust_replica(False)
+                raise
+        replica.passed(number, counts and not removal, counts and removal, size)
+        self.removed = replica.removed
+        self.current = number
         return 0
 
-    cpdef added(self, bytes key):
-        """A key that was not there is there now."""
-        self._append(key, 0)
-        self.n_added += 1
-        if self.n_added - self.n_removed > self.n_most:
-            self.n_most = self.n_added - self.n_removed
+    def __setitem__(self, key, value):
+        if self._may_be_quick(key) and PyBytes_CheckExact(value) and self._change(key, value) >= 0:
+            return
+        self._set_slow(key, value)
 
-    def removed(self, bytes key):
-        """A key that was there is not there any more."""
-        self._append(key, 1)
-        self.n_removed += 1
+    def put(self, key, value):
+        """Store a value, in a transaction of its own."""
+        self[key] = value
 
-    def record(self, uint64_t txn_id, uint64_t generation, uint64_t flags, bint with_operations=True):
-        """The journal record of transaction ``txn_id``."""
-        cdef Py_ssize_t size = self.size if with_operations else RECORD_HEAD_BYTES
-        cdef uint8_t* out = <uint8_t*>PyByteArray_AS_STRING(self.buffer)
-        store64(out + 8, txn_id)
-        store64(out + 16, generation)
-        store64(out + 24, flags)
-        store64(out + 32, len(self) if with_operations else 0)
-        store64(out, xxh3(out + 8, size - 8))
-        return PyByteArray_AS_STRING(self.buffer)[:size]
+    def delete(self, key):
+        """Delete a key, in a transaction of its own; True if it was there."""
+        cdef int answer
+        if self._may_be_quick(key):
+            answer = self._change(key, None)
+            if answer >= 0:
+                return bool(answer)
+        return self._delete_slow(key)
+
+    def __delitem__(self, key):
+        if not self.delete(key):
+            raise KeyError(key)
 
 
 cdef class PutPath:
@@ -567,150 +664,3 @@ cdef class PutPath:
             return False
         except self.full_error:
             return self._again()
-
-
-def read_record(record, uint64_t txn_id):
-    """Check a journal record; returns its generation, flags and number of operations.
-
-    Raises
-    ------
-    ChecksumError, FormatError
-        If it is not the whole, unchanged record of transaction ``txn_id``.
-    """
-    cdef const uint8_t[::1] view = record
-    cdef Py_ssize_t n = view.shape[0]
-    if n < RECORD_HEAD_BYTES:
-        raise FormatError(f"journal record {txn_id}: expected at least {RECORD_HEAD_BYTES} bytes, found {n}")
-    if load64(&view[0]) != xxh3(&view[8], n - 8):
-        raise ChecksumError(f"journal record {txn_id} does not match its checksum")
-    if load64(&view[8]) != txn_id:
-        raise FormatError(f"journal record {txn_id} says that it belongs to transaction {load64(&view[8])}")
-    return load64(&view[16]), load64(&view[24]), load64(&view[32])
-
-
-cdef int next_operation(const uint8_t* data, Py_ssize_t size, Py_ssize_t* at, size_t* n_bytes) except -1:
-    """Parse one operation; ``at`` then points behind its key.  1: a removal, 0: an addition."""
-    cdef uint64_t number = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while True:
-        if at[0] >= size or shift > 56:
-            raise FormatError("a journal record ends inside an operation")
-        byte = data[at[0]]
-        at[0] += 1
-        number |= <uint64_t>(byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    if (number >> 1) > <uint64_t>(size - at[0]):
-        raise FormatError("a journal record ends inside a key")
-    n_bytes[0] = number >> 1
-    at[0] += n_bytes[0]
-    return number & 1
-
-
-def operations(record):
-    """The operations of a record as (is_removal, key) pairs."""
-    cdef const uint8_t[::1] view = record
-    cdef Py_ssize_t at = RECORD_HEAD_BYTES, size = view.shape[0]
-    cdef size_t n
-    cdef int removal
-    out = []
-    while at < size:
-        removal = next_operation(&view[0], size, &at, &n)
-        out.append((bool(removal), (<const char*>&view[0] + at - n)[:n]))
-    return out
-
-
-def apply_record(filter, record, bytes upto=None):
-    """Apply the operations of a (checked) record to a filter, in order.
-
-    Parameters
-    ----------
-    filter : FilterCore or any object with ``add`` and ``remove``
-    record : buffer
-    upto : bytes, optional
-        Only keys up to this one, itself included.
-
-    Returns
-    -------
-    int
-        Number of removals applied.
-
-    Raises
-    ------
-    FilterFullError
-        If the filter has no room; some operations have been applied then.
-    StoreError
-        If a key to remove is certainly not in the filter, which means that it was not complete (or has false negatives
-        by design, which is no error).
-    """
-    cdef const uint8_t[::1] view = record
-    cdef const uint8_t* base = &view[0]
-    cdef Py_ssize_t at = RECORD_HEAD_BYTES, size = view.shape[0]
-    cdef const uint8_t* keys[GROUP]
-    cdef size_t lengths[GROUP]
-    cdef int kinds[GROUP]
-    cdef uint64_t hashes[GROUP]
-    cdef int i, n
-    cdef int answer = 1
-    cdef size_t length
-    cdef int kind, order
-    cdef Py_ssize_t n_removed = 0
-    cdef FilterCore core
-    if not isinstance(filter, FilterCore):
-        for removal, key in operations(record):
-            if upto is None or key <= upto:
-                if not removal:
-                    filter.add(key)
-                else:
-                    n_removed += 1
-                    try:
-                        filter.remove(key)
-                    except KeyError:
-                        raise StoreError("the filter does not hold a key that the journal removes") from None
-        return n_removed
-    core = <FilterCore>filter
-    core._need_writable()
-    gate_write(&core.gate)
-    try:
-        while at < size:
-            n = 0
-            while at < size and n < GROUP:
-                kind = next_operation(base, size, &at, &length)
-                if upto is not None:
-                    order = memcmp(base + at - length, PyBytes_AS_STRING(upto), min(length, <size_t>len(upto)))
-                    if order > 0 or (order == 0 and length > <size_t>len(upto)):
-                        continue
-                kinds[n] = kind
-                keys[n] = base + at - length
-                lengths[n] = length
-                hashes[n] = hash_for_filter(hash_key(&core.hash_key, keys[n], length), core.filter_id)
-                core._prefetch(hashes[n])
-                n += 1
-            i = 0
-            while i < n:
-                if kinds[i]:
-                    answer = core._remove(hashes[i], keys[i], lengths[i])
-                    if answer == KEY_ABSENT and not getattr(filter, "false_negatives", False):
-                        raise StoreError("the filter does not hold a key that the journal removes")
-                    if answer != KEY_NO_ROOM:
-                        n_removed += 1
-                        i += 1
-                        continue
-                else:
-                    answer = core._add(hashes[i], keys[i], lengths[i])
-                    if answer > 0:
-                        i += 1
-                        continue
-                    if answer < 0:
-                        raise FilterFullError("the store's filter cannot take a key back that it has forgotten")
-                # A set of deleted keys may grow; anything else says that it is full.  It takes the gate itself.
-                gate_write_done(&core.gate)
-                try:
-                    core._make_room(lengths[i])
-                finally:
-                    gate_write(&core.gate)
-    finally:
-        gate_write_done(&core.gate)
-    return n_removed

@@ -11,11 +11,9 @@ for nothing.
 from collections.abc import Iterator
 from typing import Any
 
-from dlbf.errors import DlbfError
-from dlbf.kernels.readpath import operations, read_record
+from dlbf.kernels.journal import operations
 from dlbf.storage.build import Builder
 from dlbf.storage.engines.base import Adapter
-from dlbf.storage.layout import FLAG_OMITTED, journal_key
 from dlbf.storage.longkeys import Databases
 
 __all__ = ["OrderedBuilder", "UnorderedBuilder", "builder_for"]
@@ -57,23 +55,15 @@ class UnorderedBuilder(Builder):
         self._keys = None
         self._touched = {}
 
-    def catch_up(self, txn: Any, now: int) -> bool:
+    def _begun(self) -> bool:
+        return self._keys is not None or self.done
+
+    def _meet(self, record: Any) -> None:
         """Set aside the keys that the journal names; apply it once the walk is at its end."""
-        if self._keys is None or self.done:
-            return super().catch_up(txn, now)
-        while self.applied < now:
-            record = txn.get(journal_key(self.applied + 1), db=self.dbs.journal)
-            try:
-                known = record is not None and not read_record(record, self.applied + 1)[1] & FLAG_OMITTED
-            except (DlbfError, ValueError):
-                known = False
-            if record is None or not known:
-                self.restart()
-                self.applied = now
-                return False
+        if self.done:
+            super()._meet(record)
+        else:
             self._touched |= {key: not removal for removal, key in operations(record)}
-            self.applied += 1
-        return True
 
     def _ahead(self, txn: Any) -> Iterator[bytes]:
         if self._keys is None:

@@ -1,0 +1,39 @@
+"""The journal in bytes: operations of a transaction, records, and blocks of records; see storage/layout.py."""
+
+from dlbf.kernels.core cimport FilterCore
+from dlbf.kernels.types cimport uint8_t, uint64_t
+
+cdef enum:
+    # Bytes of a record before its operations.
+    RECORD_HEAD_BYTES = 40
+    # The flag of a record that removes a key.
+    RECORD_REMOVED = 2
+
+
+cdef class OperationLog:
+    cdef bytearray buffer
+    cdef Py_ssize_t size
+    cdef readonly Py_ssize_t n_added
+    cdef readonly Py_ssize_t n_removed
+    cdef readonly Py_ssize_t n_most       # most keys there were on the way, over those at the start
+
+    cdef int _append(self, bytes key, int removal) except -1
+    cpdef added(self, bytes key)
+
+
+cdef class Tail:
+    cdef readonly bytearray value
+    cdef uint8_t* data
+    cdef Py_ssize_t n_bytes            # of the block so far
+    cdef Py_ssize_t newest_at          # where the record begins that was added last
+    cdef readonly uint64_t last        # transaction of the newest record in it; 0: it is empty
+    cdef public uint64_t known         # committed state that it is of, by its transaction; 0: not known
+
+    cdef Py_ssize_t room(self) noexcept
+    cdef uint8_t* frame(self, Py_ssize_t n_bytes) noexcept
+    cdef int push(self, uint64_t txn_id, uint64_t generation, uint64_t flags, bytes key, int removal) except -1
+
+
+cdef Py_ssize_t apply_operations(FilterCore core, const uint8_t* record, Py_ssize_t size, bytes upto) except -1
+
+cpdef reached(str name)
