@@ -34,10 +34,12 @@ CLOSE_RECORDS = 64
 
 
 def fill_successor(
-    before: Any, n_keys: int, all_keys: Callable[[], Iterator[bytes]], fpr: float, secret: bytes | None
+    before: Any, n_keys: int, n_new: int, all_keys: Callable[[], Iterator[bytes]], fpr: float, secret: bytes | None
 ) -> Any:
-    """The filter that follows ``before`` (None: unknown), with all of ``n_keys`` keys."""
-    filter = generations.successor(before, n_keys, fpr, secret)
+    """The filter that follows ``before`` (None: unknown), with all of ``n_keys`` keys, ``n_new`` of them just added."""
+    is_bulk = n_new >= generations.BULK_SHARE * n_keys
+    growth = generations.BULK_GROWTH if is_bulk else generations.GROWTH
+    filter = generations.successor(before, n_keys, fpr, secret, growth=growth)
     try:
         filter.update(all_keys())
         return filter
@@ -47,7 +49,7 @@ def fill_successor(
         # The new keys are not spread over the regions of the model as the old ones were: look where they are.
         keys = all_keys()
         counts = generations.region_counts(before, iter(lambda: list(islice(keys, KEYS_PER_UPDATE)), []))
-    filter = generations.successor(before, n_keys, fpr, secret, counts)
+    filter = generations.successor(before, n_keys, fpr, secret, counts, growth)
     filter.update(all_keys())
     return filter
 

@@ -33,6 +33,10 @@ MIN_CAPACITY = 1024
 # A grown filter has room for twice the keys.  Each growth reads every key once, so a key is read once or twice in its
 # life; a smaller step would save memory just after growing and read more often.
 GROWTH = 2.0
+# The same after a transaction that brought at least half of the keys: a store is seldom loaded twice, and if it is the
+# next such transaction pays for another filter as this one did.
+BULK_SHARE = 0.5
+BULK_GROWTH = 1.1
 # A learned filter was asked for to save memory: it grows in smaller steps, and its keys are read more often.
 LEARNED_GROWTH = 1.25
 # Share of the capacity at which the next filter is begun, so that it is ready before the old one is full.
@@ -263,15 +267,22 @@ def _relaid(filter: Any, n_keys: int, counts: Sequence[int] | None) -> Any:
     return filter._relaid([math.ceil(scale * n + 3 * math.sqrt(scale * n)) for n in found])
 
 
-def successor(filter: Any, n_keys: int, fpr: float, secret: bytes | None, counts: Sequence[int] | None = None) -> Any:
+def successor(
+    filter: Any,
+    n_keys: int,
+    fpr: float,
+    secret: bytes | None,
+    counts: Sequence[int] | None = None,
+    growth: float = GROWTH,
+) -> Any:
     """The empty filter that follows ``filter`` (None: there is none) in a store that has grown or shrunk to
     ``n_keys``.
 
     A learned filter is followed by one with the same model and rates and larger (or smaller) parts, so its rate stays;
-    unless one without a model has become smaller.  ``counts`` are the keys of each region; without them they are
-    expected where those of ``filter`` are.
+    unless one without a model, with room for ``growth`` times the keys, has become smaller.  ``counts`` are the keys of
+    each region; without them they are expected where those of ``filter`` are.
     """
-    plain = new_filter("auto", math.ceil(n_keys * GROWTH), fpr, secret)
+    plain = new_filter("auto", math.ceil(n_keys * growth), fpr, secret)
     if not is_learned(filter):
         return plain
     learned = _relaid(filter, max(MIN_CAPACITY, math.ceil(n_keys * LEARNED_GROWTH)), counts)

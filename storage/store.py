@@ -1096,6 +1096,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             filter = fill_successor(
                 replica.full if replica.filter is None else replica.filter,
                 self._count_after(txn, operations),
+                operations.n_added,
                 lambda: self._keys_after(txn, operations),
                 self._info.fpr,
                 self._secret,

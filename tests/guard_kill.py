@@ -38,6 +38,7 @@ def context():
 def make_everything_happen_often():
     generations.MIN_CAPACITY = 64
     replica.MIN_JOURNAL_BYTES = 2000
+    replica.JOURNAL_SHARE = 1
 
 
 def operation(seed, number):

@@ -503,6 +503,7 @@ def test_unordered_walk_beside_writers_misses_nothing(tmp_path):
 @pytest.mark.parametrize("ordered", [True, False])
 def test_walk_outrun_by_checkpoints_begins_again(tmp_path, ordered, monkeypatch):
     monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 100)
+    monkeypatch.setattr(replica, "JOURNAL_SHARE", 1)
     monkeypatch.setattr(generations, "MIN_CAPACITY", 64)
     engine = Counting(dict.fromkeys(KEYS, b"1"), ordered=ordered)
     with open_guard(engine, tmp_path) as guard:

@@ -28,6 +28,7 @@ STEPS_OF |= dict.fromkeys(("update", "delete", "delete_many"), STEPS_OF["put"])
 def often(monkeypatch):
     monkeypatch.setattr(generations, "MIN_CAPACITY", 64)
     monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 2000)
+    monkeypatch.setattr(replica, "JOURNAL_SHARE", 1)
 
 
 def reached(guard, what):

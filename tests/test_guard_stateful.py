@@ -121,6 +121,7 @@ class AgainstDict(RuleBasedStateMachine):
 def test_guard_behaves_like_a_dict(name, monkeypatch):
     monkeypatch.setattr(generations, "MIN_CAPACITY", 32)
     monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 600)
+    monkeypatch.setattr(replica, "JOURNAL_SHARE", 1)
     with guard_engines.running(name) as folder:
         machine = type("Against", (AgainstDict,), {"name": name, "server": folder})
         if name not in guard_engines.REMOTE:

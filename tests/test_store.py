@@ -716,6 +716,7 @@ def test_builder_follows_commits_before_and_behind_its_position(path):
 
 def test_builder_outrun_by_checkpoints_begins_again(path, monkeypatch):
     monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 1000)
+    monkeypatch.setattr(replica, "JOURNAL_SHARE", 1)
     with open_store(path) as store:
         bulk(store, [b"%04d" % i for i in range(2000)])
         builder = build.Builder(store._dbs, generations.new_filter("auto", 20000, 0.001, store._secret))
@@ -760,6 +761,7 @@ def test_get_many_does_not_trust_a_filter_that_changed_while_it_was_asked(path, 
 @pytest.mark.parametrize("name", ["journal-written", "checkpoint-piece-written", "journal-trimmed"])
 def test_commit_that_fails_beside_a_checkpoint_leaves_the_filter_as_it_was(path, monkeypatch, name):
     monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 0)
+    monkeypatch.setattr(replica, "JOURNAL_SHARE", 1)
 
     def fail(step):
         if step == name:

@@ -51,6 +51,7 @@ class ReplicaState:
     removed: int
     generation: int
     journal_bytes: int
+    journal_limit: int
     added: int
     deleted: int
     n_operations: int

@@ -79,6 +79,10 @@ cdef enum:
     MAYBE = 1
     UNKNOWN = 2
 
+cdef enum:
+    # Most bytes of a record of one change, less its key.
+    SINGLE_RECORD_BYTES = 64
+
 cdef uint64_t NEVER = <uint64_t>0xFFFFFFFFFFFFFFFF
 
 cdef class ReadPath:
@@ -455,6 +459,7 @@ cdef class ReplicaState:
     cdef public uint64_t removed         # newest transaction that took a key out
     cdef public uint64_t generation
     cdef public Py_ssize_t journal_bytes  # since the checkpoint
+    cdef public Py_ssize_t journal_limit  # more of them make a checkpoint due
     cdef public uint64_t added           # keys added since the last rebuild,
     cdef public uint64_t deleted         # and removed
     cdef public Py_ssize_t n_operations  # passed since this process has the filter
@@ -473,8 +478,8 @@ cdef class ReplicaState:
 cdef class WritePath(ReadPath):
     """A change of one key in a transaction of its own, without Python around it.
 
-    ``_quick_changes`` says how many such changes may follow before somebody must look whether a checkpoint or a larger
-    filter is due; 0 while a write transaction is open.  Whatever is not the common case (another process has written,
+    ``_quick_changes`` says how many such changes may follow before somebody must look whether a larger filter is due;
+    0 while a write transaction is open.  Whatever is not the common case (another process has written,
     a long key, the map may have to grow) is left to ``_set_slow`` and ``_delete_slow`` of the subclass, which also
     brings ``_distrust_replica``, for a filter that could not follow a commit.
     """
@@ -508,7 +513,11 @@ cdef class WritePath(ReadPath):
         if not PyBytes_CheckExact(key) or not self._quick_changes or self.core is None or not self._usable():
             return False
         n = PyBytes_GET_SIZE(key)
-        return 0 < n <= self.max_plain_bytes and 4 * len(self.samples) < self.max_samples
+        return (
+            0 < n <= self.max_plain_bytes
+            and self.replica.journal_bytes + SINGLE_RECORD_BYTES + n <= self.replica.journal_limit
+            and 4 * len(self.samples) < self.max_samples
+        )
 
     cdef int _change(self, bytes key, object value) except -2:
         """Store a value, or with None delete the key.  1: it was new or was deleted; 0: neither; -1: do it slowly."""

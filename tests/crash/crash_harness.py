@@ -39,6 +39,7 @@ def make_everything_happen_often(patch=setattr):
     """Small filters and journals: growth, shrinking and checkpoints every few transactions; models for few keys."""
     patch(generations, "MIN_CAPACITY", 64)
     patch(replica, "MIN_JOURNAL_BYTES", 3000)
+    patch(replica, "JOURNAL_SHARE", 1)
     patch(rebuild, "LEAST_KEYS", 1)
     patch(generations, "pays", lambda learned, plain: True)
     small_model()
