@@ -2,6 +2,7 @@
 
 import array
 import collections
+import sys
 import threading
 
 import numpy as np
@@ -416,3 +417,22 @@ def test_bytearray_cannot_change_size_while_a_batch_holds_it():
 
     assert read_keys(keys()) == [b"abc", b"d"]
     assert seen == ["held"]
+
+
+@pytest.mark.parametrize("n_first", [0, 1, 2047, 2048, 8191, 8192, 8193, 20_000])
+@pytest.mark.parametrize("kind", [list, tuple, iter])
+def test_first_key_that_is_not_bytes_may_be_anywhere(kind, n_first):
+    keys = [b"%d" % i for i in range(n_first)] + ["text", bytearray(b"buffer")] + [b"last %d" % i for i in range(9000)]
+    assert read_keys(kind(keys)) == [key.encode() if isinstance(key, str) else bytes(key) for key in keys]
+
+
+def test_references_to_the_keys_of_a_list_are_given_back():
+    keys = url_keys(20_000, seed=31)
+    keys[9000] = "text"
+    counts = [sys.getrefcount(key) for key in keys]
+    f = dlbf.BloomFilter(30_000)
+    f.update(keys)
+    f.contains_many(keys)
+    with pytest.raises(TypeError, match="key number 20000"):
+        f.contains_many([*keys, 5])
+    assert [sys.getrefcount(key) for key in keys] == counts
