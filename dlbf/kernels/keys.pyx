@@ -505,3 +505,19 @@ def read_keys(keys):
             for i in range(reader.chunk.n):
                 out.append((<const char*>reader.chunk.data[i])[:reader.chunk.n_bytes[i]])
     return out
+
+
+def read_key(key):
+    """One key as bytes, read the way the filters read it.
+
+    Examples
+    --------
+    >>> read_key("a")
+    b'a'
+    """
+    cdef KeyRef ref
+    key_open(key, &ref)
+    try:
+        return (<const char*>ref.data)[:ref.n_bytes]
+    finally:
+        key_close(&ref)
