@@ -48,7 +48,7 @@ def build(request, tmp_path_factory):
         }
     copy = tmp_path_factory.mktemp(request.param) / "copy"
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
-    for name, place in (("dlbf", "dlbf"), ("storage", "dlbf/storage"), ("tests", "tests")):
+    for name, place in (("dlbf", "dlbf"), ("storage", "dlbf/storage"), ("tests", "tests"), ("docs", "docs")):
         shutil.copytree(ROOT / name, copy / place, ignore=ignored)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
