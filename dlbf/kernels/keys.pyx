@@ -12,8 +12,8 @@ Whoever reads them calls ``next_batch`` with the GIL, and then ``next_chunk`` wi
                 ...                      # reader.chunk; leaving early is allowed, the next batch goes on from there
 
 A tuple of bytes, an array or an Arrow array is one batch, however long: nothing in it needs the GIL.  The objects of a
-list are taken ``HELD_KEYS`` at a time, those of an iterator ``CHUNK_KEYS`` (it may make them as they are asked for); what
-is not bytes is opened with the GIL before it is read.
+list are taken ``HELD_KEYS`` at a time, those of an iterator ``CHUNK_KEYS`` (it may make them as they are asked for).
+What is not bytes is opened with the GIL before it is read.
 
 Invariant: between two calls of ``next_chunk`` every pointer of the chunk stays valid, whatever other
 threads do to the source.  The objects of a list are kept by a reference each (the list can change while the GIL is
