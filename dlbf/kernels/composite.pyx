@@ -194,7 +194,7 @@ cdef uint64_t part_key(const HashKey* key, uint32_t role, uint32_t region) noexc
     cdef uint8_t label[16]
     memcpy(label, b"dlbfpart", 8)
     store64(label + 8, (<uint64_t>role << 32) | region)
-    return siphash24(key.k0, key.k1, label, 16)
+    return siphash24(key, label, 16)
 
 
 # --- the whole -------------------------------------------------------------------
