@@ -8,7 +8,7 @@ import lmdb
 
 from dlbf.errors import StoreError
 from dlbf.kernels.journal import OperationLog
-from dlbf.kernels.keys import read_keys
+from dlbf.kernels.keys import read_key
 from dlbf.kernels.readpath import PutPath
 from dlbf.storage import steps
 from dlbf.storage.layout import PLAIN_KEY_BYTES
@@ -26,7 +26,7 @@ def as_key(key: Any) -> bytes:
     """A key as bytes; str is UTF-8."""
     if type(key) is bytes:
         return key
-    return bytes(read_keys([key])[0])
+    return read_key(key)
 
 
 def as_value(value: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 import array
 import collections
+import sys
 import threading
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 import dlbf
 from dlbf.kernels.hashing import hash64_many
-from dlbf.kernels.keys import read_keys
+from dlbf.kernels.keys import read_key, read_keys
+from dlbf.storage.transactions import as_key
 
 # More than two chunks, and not a multiple of one.
 MANY = url_keys(5003, seed=11)
@@ -416,3 +418,35 @@ def test_bytearray_cannot_change_size_while_a_batch_holds_it():
 
     assert read_keys(keys()) == [b"abc", b"d"]
     assert seen == ["held"]
+
+
+@pytest.mark.parametrize("read", [read_key, as_key, lambda key: key in dlbf.BloomFilter(10)])
+def test_error_about_one_key_does_not_number_it(read):
+    with pytest.raises(TypeError, match=r"^a key must be bytes, str or another buffer, not int"):
+        read(5)
+    with pytest.raises(TypeError, match=r"^a key must be a contiguous buffer"):
+        read(memoryview(b"abcd")[::2])
+
+
+@pytest.mark.parametrize("key", [b"a\0b", "\u00e4", bytearray(b"x"), memoryview(b"abc"), b"", ""])
+def test_one_key_is_read_as_in_a_batch(key):
+    assert read_key(key) == as_key(key) == read_keys([key])[0]
+
+
+@pytest.mark.parametrize("n_first", [0, 1, 2047, 2048, 8191, 8192, 8193, 20_000])
+@pytest.mark.parametrize("kind", [list, tuple, iter])
+def test_first_key_that_is_not_bytes_may_be_anywhere(kind, n_first):
+    keys = [b"%d" % i for i in range(n_first)] + ["text", bytearray(b"buffer")] + [b"last %d" % i for i in range(9000)]
+    assert read_keys(kind(keys)) == [key.encode() if isinstance(key, str) else bytes(key) for key in keys]
+
+
+def test_references_to_the_keys_of_a_list_are_given_back():
+    keys = url_keys(20_000, seed=31)
+    keys[9000] = "text"
+    counts = [sys.getrefcount(key) for key in keys]
+    f = dlbf.BloomFilter(30_000)
+    f.update(keys)
+    f.contains_many(keys)
+    with pytest.raises(TypeError, match="key number 20000"):
+        f.contains_many([*keys, 5])
+    assert [sys.getrefcount(key) for key in keys] == counts

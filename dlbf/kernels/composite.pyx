@@ -1,7 +1,6 @@
 """Evaluating the composite; what it is and how it is stored is in ``composite.pxd``."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from libc.string cimport memcpy, memset
 
 from dlbf.kernels.cells cimport (
@@ -18,13 +17,13 @@ from dlbf.kernels.exact cimport (
     EXACT_ENTRY_BYTES, exact_add, exact_arena, exact_find, exact_remove, exact_slot,
 )
 from dlbf.kernels.hashing cimport HASH_SIP24, HashKey, hash_for_filter, siphash24
-from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk, KeyReader
+from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk
 from dlbf.kernels.scoring cimport MODEL_NONE, model_open, model_score
 from dlbf.kernels.succinct cimport (
     succinct_add, succinct_contains, succinct_prefetch, succinct_set_geometry, succinct_subtract,
 )
 from dlbf.kernels.types cimport (
-    gate_read, gate_read_done, gate_write, gate_write_done, load32, load64, store64, uint16_t,
+    gate_write, gate_write_done, load32, load64, store64, uint16_t,
 )
 
 import numpy as np
@@ -195,7 +194,7 @@ cdef uint64_t part_key(const HashKey* key, uint32_t role, uint32_t region) noexc
     cdef uint8_t label[16]
     memcpy(label, b"dlbfpart", 8)
     store64(label + 8, (<uint64_t>role << 32) | region)
-    return siphash24(key.k0, key.k1, label, 16)
+    return siphash24(key, label, 16)
 
 
 # --- the whole -------------------------------------------------------------------
@@ -442,6 +441,11 @@ cdef class CompositeCore(FilterCore):
             if c.has_deleted and out[at] and c.deleted[r].kind != PART_ALL:
                 out[at] = not part_contains(&c.deleted[r], hashes[at], chunk.data[at], chunk.n_bytes[at])
 
+    cdef void _regions_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil:
+        cdef Py_ssize_t i
+        for i in range(chunk.n):
+            out[i] = <uint8_t>composite_region(&self.composite, hashes[i], chunk.data[i], chunk.n_bytes[i])
+
     cdef int _add(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
         cdef Composite* c = &self.composite
         cdef uint32_t r = composite_region(c, h, key, n)
@@ -506,31 +510,4 @@ cdef class CompositeCore(FilterCore):
 
     def _regions_many(self, keys):
         """The score region of every key, as a numpy array of uint8."""
-        cdef KeyReader reader = KeyReader(keys)
-        cdef uint64_t hashes[CHUNK_KEYS]
-        cdef bytearray out = bytearray()
-        cdef uint8_t* regions
-        cdef Py_ssize_t i, n, done = 0
-        self._need_open()
-        while True:
-            n = reader.next_batch()
-            PyByteArray_Resize(out, done + n)
-            if n == 0:
-                break
-            regions = <uint8_t*>PyByteArray_AS_STRING(out)
-            gate_read(&self.gate)
-            try:
-                self._need_open()
-                with nogil:
-                    while reader.next_chunk():
-                        self._hash_chunk(&reader.chunk, hashes)
-                        for i in range(reader.chunk.n):
-                            regions[done + i] = <uint8_t>composite_region(
-                                &self.composite, hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i]
-                            )
-                        done += reader.chunk.n
-                        if self.gate.waiting != 0:
-                            break
-            finally:
-                gate_read_done(&self.gate)
-        return np.frombuffer(out, dtype=np.uint8)
+        return np.frombuffer(self._ask_many(keys, True), dtype=np.uint8)

@@ -52,9 +52,12 @@ cdef class FilterCore:
     cdef void _prefetch(self, uint64_t h) noexcept nogil
     cdef int _places(self, uint64_t h, uint64_t* out) noexcept nogil
     cdef void _contains_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil
+    cdef void _regions_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil
 
     cdef void _hash_chunk(self, const KeyChunk* chunk, uint64_t* out) noexcept nogil
     cdef uint64_t _hash_one(self, key) except? 0
+    cdef bytearray _ask_many(self, object keys, bint regions)
+    cdef bytearray _change_many(self, object keys, bint removing)
     cdef bint _contains_other(self, key) except -1
     cdef int _check_places(self, uint64_t h) except -1
     cdef int _check_chunk(self, Py_ssize_t i) except -1

@@ -251,6 +251,10 @@ cdef class FilterCore:
                 self._prefetch(hashes[i + AHEAD])
             out[i] = self._contains(hashes[i], chunk.data[i], chunk.n_bytes[i])
 
+    cdef void _regions_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil:
+        """The score region of every key; without a model there is one."""
+        memset(out, 0, chunk.n)
+
     def _make_room(self, n_key_bytes):
         """Called when ``_add`` finds no room for a key of that size; returns after making some, or raises."""
         raise FilterFullError(
@@ -431,13 +435,88 @@ cdef class FilterCore:
         -----
         The GIL is released while keys are hashed and stored.
         """
+        self._change_many(keys, False)
+
+    def contains_many(self, keys):
+        """Ask for every key of a batch.
+
+        Parameters
+        ----------
+        keys : iterable of keys, numpy array of dtype S, U or object, or Arrow string or binary array
+
+        Returns
+        -------
+        numpy.ndarray of bool
+
+        Notes
+        -----
+        The GIL is released while keys are hashed and looked up; several threads may ask one filter at once.
+        """
+        return np.frombuffer(self._ask_many(keys, False), dtype=np.bool_)
+
+    def remove_many(self, keys):
+        """:meth:`discard` every key of a batch.
+
+        Returns
+        -------
+        numpy.ndarray of bool
+            True where the filter now answers "absent" because of the removal; False where it still answers "maybe"
+            and where the key was certainly not there.
+        """
+        return np.frombuffer(self._change_many(keys, True), dtype=np.bool_)
+
+    cdef bytearray _ask_many(self, object keys, bint regions):
+        """One byte for every key of a batch: whether it is there, or its region."""
         cdef KeyReader reader = KeyReader(keys)
         cdef uint64_t hashes[CHUNK_KEYS]
-        cdef Py_ssize_t i = 0, ahead, n = 0, chunks
-        cdef int added = 1
+        cdef bytearray out = bytearray()
+        cdef uint8_t* answers
+        cdef Py_ssize_t i, n, done = 0
+        self._need_open()
+        while True:
+            n = reader.next_batch()
+            PyByteArray_Resize(out, done + n)
+            if n == 0:
+                return out
+            answers = <uint8_t*>PyByteArray_AS_STRING(out)
+            gate_read(&self.gate)
+            try:
+                self._need_open()
+                with nogil:
+                    while reader.next_chunk():
+                        self._hash_chunk(&reader.chunk, hashes)
+                        if regions:
+                            self._regions_chunk(&reader.chunk, hashes, answers + done)
+                        else:
+                            if unlikely(self.n_unchecked != 0):
+                                with gil:
+                                    for i in range(reader.chunk.n):
+                                        self._check_places(hashes[i])
+                            self._contains_chunk(&reader.chunk, hashes, answers + done)
+                        done += reader.chunk.n
+                        if unlikely(self.gate.waiting != 0):
+                            break
+            finally:
+                gate_read_done(&self.gate)
+
+    cdef bytearray _change_many(self, object keys, bint removing):
+        """Add or discard every key of a batch; returns what a removal answers for each."""
+        cdef KeyReader reader = KeyReader(keys)
+        cdef uint64_t hashes[CHUNK_KEYS]
+        cdef bytearray out = bytearray()
+        cdef uint8_t* answers = NULL
+        cdef Py_ssize_t i = 0, n = 0, chunks, ahead, more, done = 0
+        cdef int answer = 1
         self._need_writable()
-        # A chunk that is not finished (i < n) needed room in the middle.
-        while i < n or reader.next_batch():
+        while True:
+            # A chunk that is not finished (i < n) needed room in the middle.
+            if i == n:
+                more = reader.next_batch()
+                if removing:
+                    PyByteArray_Resize(out, done + more)
+                    answers = <uint8_t*>PyByteArray_AS_STRING(out)
+                if more == 0:
+                    return out
             gate_write(&self.gate)
             if self.data == NULL:
                 gate_write_done(&self.gate)
@@ -459,114 +538,21 @@ cdef class FilterCore:
                     while i < n:
                         if i + AHEAD < n:
                             self._prefetch(hashes[i + AHEAD])
-                        added = self._add(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i])
-                        if added <= 0:
-                            break
+                        if removing:
+                            answer = self._remove(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i])
+                            if answer == KEY_NO_ROOM:
+                                break
+                            answers[done] = answer == KEY_REMOVED
+                            done += 1
+                        else:
+                            answer = self._add(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i])
+                            if answer <= 0:
+                                break
                         i += 1
                     if i < n:
                         break
             gate_write_done(&self.gate)
             if i < n:
-                if added < 0:
+                if not removing and answer < 0:
                     self._refuse_key()
                 self._make_room(reader.chunk.n_bytes[i])
-
-    def contains_many(self, keys):
-        """Ask for every key of a batch.
-
-        Parameters
-        ----------
-        keys : iterable of keys, numpy array of dtype S, U or object, or Arrow string or binary array
-
-        Returns
-        -------
-        numpy.ndarray of bool
-
-        Notes
-        -----
-        The GIL is released while keys are hashed and looked up; several threads may ask one filter at once.
-        """
-        cdef KeyReader reader = KeyReader(keys)
-        cdef uint64_t hashes[CHUNK_KEYS]
-        cdef bytearray out = bytearray()
-        cdef uint8_t* answers
-        cdef Py_ssize_t i, n, done = 0
-        self._need_open()
-        while True:
-            n = reader.next_batch()
-            PyByteArray_Resize(out, done + n)
-            if n == 0:
-                break
-            answers = <uint8_t*>PyByteArray_AS_STRING(out)
-            gate_read(&self.gate)
-            try:
-                self._need_open()
-                with nogil:
-                    while reader.next_chunk():
-                        self._hash_chunk(&reader.chunk, hashes)
-                        if unlikely(self.n_unchecked != 0):
-                            with gil:
-                                for i in range(reader.chunk.n):
-                                    self._check_places(hashes[i])
-                        self._contains_chunk(&reader.chunk, hashes, answers + done)
-                        done += reader.chunk.n
-                        if unlikely(self.gate.waiting != 0):
-                            break
-            finally:
-                gate_read_done(&self.gate)
-        return np.frombuffer(out, dtype=np.bool_)
-
-    def remove_many(self, keys):
-        """:meth:`discard` every key of a batch.
-
-        Returns
-        -------
-        numpy.ndarray of bool
-            True where the filter now answers "absent" because of the removal; False where it still answers "maybe"
-            and where the key was certainly not there.
-        """
-        cdef KeyReader reader = KeyReader(keys)
-        cdef uint64_t hashes[CHUNK_KEYS]
-        cdef bytearray out = bytearray()
-        cdef uint8_t* answers = NULL
-        cdef Py_ssize_t i = 0, n = 0, chunks, more, done = 0
-        cdef int answer
-        self._need_writable()
-        while True:
-            if i == n:
-                more = reader.next_batch()
-                PyByteArray_Resize(out, done + more)
-                if more == 0:
-                    break
-                answers = <uint8_t*>PyByteArray_AS_STRING(out)
-            gate_write(&self.gate)
-            if self.data == NULL:
-                gate_write_done(&self.gate)
-                self._need_open()
-            with nogil:
-                chunks = 0
-                while True:
-                    if i == n:
-                        if chunks == WRITE_CHUNKS:
-                            break
-                        chunks += 1
-                        i = 0
-                        n = reader.next_chunk()
-                        if n == 0:
-                            break
-                        self._hash_chunk(&reader.chunk, hashes)
-                    while i < n:
-                        if i + AHEAD < n:
-                            self._prefetch(hashes[i + AHEAD])
-                        answer = self._remove(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i])
-                        if answer == KEY_NO_ROOM:
-                            break
-                        answers[done] = answer == KEY_REMOVED
-                        done += 1
-                        i += 1
-                    if i < n:
-                        break
-            gate_write_done(&self.gate)
-            if i < n:
-                self._make_room(reader.chunk.n_bytes[i])
-        return np.frombuffer(out, dtype=np.bool_)

@@ -19,8 +19,7 @@ cdef enum:
 
 ctypedef struct HashKey:
     uint32_t kind
-    uint64_t k0
-    uint64_t k1
+    uint64_t sip[4]    # the state of SipHash under the secret before any byte of a key
 
 cdef extern from *:
     """
@@ -119,38 +118,33 @@ cdef inline void sip_round(uint64_t* v0, uint64_t* v1, uint64_t* v2, uint64_t* v
 
 cdef inline uint64_t sip_tail(const uint8_t* data, size_t n) noexcept nogil:
     """The last, partial word: up to 7 bytes, and the length modulo 256 on top."""
-    cdef const uint8_t* tail = data + (n & ~<size_t>7)
     cdef size_t left = n & 7
     cdef uint64_t word = 0
-    if n >= 8 and left:
-        # One load that ends with the key, shifted so that only its tail is left.
-        word = load64(data + n - 8) >> (8 * (8 - left))
+    if n >= 8:
+        # One load that ends with the key, shifted so that only its tail is left, in two steps: by 64 is undefined.
+        word = load64(data + n - 8) >> (8 * (7 - left)) >> 8
     else:
         while left:
             left -= 1
-            word = (word << 8) | tail[left]
+            word = (word << 8) | data[left]
     return word | (<uint64_t>n << 56)
 
 
-cdef inline uint64_t siphash24(uint64_t k0, uint64_t k1, const uint8_t* data, size_t n) noexcept nogil:
-    cdef uint64_t v0 = k0 ^ <uint64_t>0x736F6D6570736575
-    cdef uint64_t v1 = k1 ^ <uint64_t>0x646F72616E646F6D
-    cdef uint64_t v2 = k0 ^ <uint64_t>0x6C7967656E657261
-    cdef uint64_t v3 = k1 ^ <uint64_t>0x7465646279746573
-    cdef uint64_t word
-    cdef size_t at = 0
-    while at + 8 <= n:
-        word = load64(data + at)
+cdef inline uint64_t siphash24(const HashKey* key, const uint8_t* data, size_t n) noexcept nogil:
+    cdef uint64_t v0 = key.sip[0], v1 = key.sip[1], v2 = key.sip[2], v3 = key.sip[3]
+    cdef uint64_t word, last = sip_tail(data, n)
+    cdef const uint8_t* end = data + (n & ~<size_t>7)
+    while data != end:
+        word = load64(data)
         v3 ^= word
         sip_round(&v0, &v1, &v2, &v3)
         sip_round(&v0, &v1, &v2, &v3)
         v0 ^= word
-        at += 8
-    word = sip_tail(data, n)
-    v3 ^= word
+        data += 8
+    v3 ^= last
     sip_round(&v0, &v1, &v2, &v3)
     sip_round(&v0, &v1, &v2, &v3)
-    v0 ^= word
+    v0 ^= last
     v2 ^= 0xFF
     sip_round(&v0, &v1, &v2, &v3)
     sip_round(&v0, &v1, &v2, &v3)
@@ -160,13 +154,10 @@ cdef inline uint64_t siphash24(uint64_t k0, uint64_t k1, const uint8_t* data, si
 
 
 cdef inline void siphash24_pair(
-    uint64_t k0, uint64_t k1, const uint8_t* a, size_t n_a, const uint8_t* b, size_t n_b, uint64_t* out,
+    const HashKey* key, const uint8_t* a, size_t n_a, const uint8_t* b, size_t n_b, uint64_t* out,
 ) noexcept nogil:
     """Two keys at once: one SipHash is a chain of dependent steps that leaves half of a processor idle."""
-    cdef uint64_t v0 = k0 ^ <uint64_t>0x736F6D6570736575
-    cdef uint64_t v1 = k1 ^ <uint64_t>0x646F72616E646F6D
-    cdef uint64_t v2 = k0 ^ <uint64_t>0x6C7967656E657261
-    cdef uint64_t v3 = k1 ^ <uint64_t>0x7465646279746573
+    cdef uint64_t v0 = key.sip[0], v1 = key.sip[1], v2 = key.sip[2], v3 = key.sip[3]
     cdef uint64_t w0 = v0, w1 = v1, w2 = v2, w3 = v3
     cdef uint64_t x, y
     cdef int _round
@@ -222,7 +213,7 @@ cdef inline void siphash24_pair(
 cdef inline uint64_t hash_key(const HashKey* key, const uint8_t* data, size_t n) noexcept nogil:
     if key.kind == HASH_XXH3:
         return xxh3(data, n)
-    return siphash24(key.k0, key.k1, data, n)
+    return siphash24(key, data, n)
 
 
 cdef void hash_chunk(

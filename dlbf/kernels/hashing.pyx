@@ -3,6 +3,8 @@
 The functions for short keys are inline in ``hashing.pxd``; see there for what is promised.
 """
 
+from libc.string cimport memset
+
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open
 from dlbf.kernels.types cimport load64, mulfold64, prefetch, store64, uint8_t, uint64_t
 
@@ -11,7 +13,7 @@ import numpy as np
 cdef extern from "siplanes.h" nogil:
     int dlbf_sip_lanes() noexcept
     void sip8 "dlbf_sip8"(
-        int lanes, uint64_t k0, uint64_t k1, const uint8_t** data, const size_t* n_bytes, uint64_t* out,
+        int lanes, const uint64_t* state, const uint8_t** data, const size_t* n_bytes, uint64_t* out,
     ) noexcept
 
 # How this processor hashes eight keys at once; 0: it cannot.
@@ -99,19 +101,19 @@ cdef void hash_chunk(
             for j in range(i + 8, min(i + 16, n)):
                 prefetch(data[j])
                 prefetch(data[j] + n_bytes[j])
-            sip8(sip_lanes, key.k0, key.k1, data + i, n_bytes + i, out + i)
+            sip8(sip_lanes, key.sip, data + i, n_bytes + i, out + i)
             i += 8
     for i in range(i, n - 1, 2):
-        siphash24_pair(key.k0, key.k1, data[i], n_bytes[i], data[i + 1], n_bytes[i + 1], out + i)
+        siphash24_pair(key, data[i], n_bytes[i], data[i + 1], n_bytes[i + 1], out + i)
     if n & 1:
-        out[n - 1] = siphash24(key.k0, key.k1, data[n - 1], n_bytes[n - 1])
+        out[n - 1] = siphash24(key, data[n - 1], n_bytes[n - 1])
 
 
 cdef HashKey hash_key_from(object secret) except *:
     """The hash of a filter made with ``secret`` (None, or 16 bytes)."""
     cdef HashKey key
     cdef const uint8_t* p
-    key.k0 = key.k1 = 0
+    memset(&key, 0, sizeof(key))
     if secret is None:
         key.kind = HASH_XXH3
         return key
@@ -124,8 +126,10 @@ cdef HashKey hash_key_from(object secret) except *:
         )
     p = <const uint8_t*><char*>raw
     key.kind = HASH_SIP24
-    key.k0 = load64(p)
-    key.k1 = load64(p + 8)
+    key.sip[0] = load64(p) ^ <uint64_t>0x736F6D6570736575
+    key.sip[1] = load64(p + 8) ^ <uint64_t>0x646F72616E646F6D
+    key.sip[2] = load64(p) ^ <uint64_t>0x6C7967656E657261
+    key.sip[3] = load64(p + 8) ^ <uint64_t>0x7465646279746573
     return key
 
 

@@ -15,8 +15,8 @@ cdef enum:
     # they keep for each key stays in the first-level cache.
     CHUNK_KEYS = 2048
     # Objects taken in one hold of the GIL.  Two threads that ask for it wait for each other, which costs as much as
-    # a few thousand keys, so the more the better, as long as the keys stay in the second-level cache until
-    # they are let go.
+    # a few thousand keys, so the more the better, as long as those that are let go and those that are
+    # taken next are in the second-level cache together.
     HELD_KEYS = 8192
 
 ctypedef struct KeyRef:
@@ -53,21 +53,26 @@ cdef class KeyReader:
     cdef KeyChunk chunk                  # what next_chunk() gave
     cdef readonly Py_ssize_t n_read      # keys handed out in all chunks so far
     cdef object source
-    cdef PyObject* source_object         # the same, for use without the GIL
     cdef object iterator
     cdef int mode
-    cdef Py_ssize_t position             # of the next key in the source
-    cdef bint held                       # the batch is in the arrays below; else next_chunk() reads the source
+    cdef Py_ssize_t position             # of the next key in a list, array or Arrow array
+    # The batch is open: its pointers are in the arrays below.  Else next_chunk() reads the source, and they have
+    # room for a chunk.
+    cdef bint opened
     cdef bint met_null                   # next_chunk() has come to a null in an Arrow array
-    # Room for one batch of objects, or for one chunk read from the source.
-    cdef bytearray pointer_bytes, length_bytes, reference_bytes
+    cdef bytearray pointer_bytes, length_bytes, reference_bytes, coming_bytes
     cdef const uint8_t** pointers
     cdef size_t* lengths
     cdef Py_ssize_t n_room
-    cdef Py_ssize_t n_held, n_given      # keys in the arrays, and how many of them next_chunk() has given
+    cdef Py_ssize_t n_open, n_given      # keys in the arrays, and how many of them next_chunk() has given
+    cdef list views                      # buffers opened for the batch
+    # Objects that stay alive: a tuple's own, or the references.
+    cdef PyObject** items
+    cdef Py_ssize_t n_items, n_seen
     cdef PyObject** references
     cdef Py_ssize_t n_references
-    cdef list views                      # buffers opened for the batch
+    cdef PyObject** coming               # where the list's next objects were; only to prefetch them
+    cdef Py_ssize_t n_coming
     # numpy arrays of fixed-width bytes
     cdef Py_buffer array_view
     cdef bint has_array_view
@@ -84,12 +89,13 @@ cdef class KeyReader:
     cdef Py_ssize_t next_batch(self) except -1
     cdef Py_ssize_t next_chunk(self) noexcept nogil
     cdef int _make_room(self, Py_ssize_t n) except -1
-    cdef int _drop(self) except -1
-    cdef int _take(self, PyObject* item) except -1
+    cdef void _let_go(self) noexcept
     cdef int _open_arrow_schema(self, ArrowSchema* schema) except -1
-    cdef int _hold_sequence(self) except -1
-    cdef int _hold_iterator(self) except -1
+    cdef int _take_list(self) except -1
+    cdef Py_ssize_t _open_iterated(self) except -1
+    cdef Py_ssize_t _open_items(self) except -1
+    cdef int _open_item(self, PyObject* item, Py_ssize_t i) except -1
     cdef Py_ssize_t _open_arrow_array(self) except -1
-    cdef Py_ssize_t _read_tuple(self) noexcept nogil
+    cdef Py_ssize_t _read_items(self) noexcept nogil
     cdef Py_ssize_t _read_array(self) noexcept nogil
     cdef Py_ssize_t _read_arrow(self) noexcept nogil

@@ -11,21 +11,25 @@ Whoever reads them calls ``next_batch`` with the GIL, and then ``next_chunk`` wi
             while reader.next_chunk():
                 ...                      # reader.chunk; leaving early is allowed, the next batch goes on from there
 
-A tuple of bytes, an array or an Arrow array is one batch, however long: nothing in it needs the GIL.  Other objects
-are taken ``HELD_KEYS`` at a time (those of an iterator ``CHUNK_KEYS``, for it may make them as they are asked for).
+A tuple of bytes, an array or an Arrow array is one batch, however long: nothing in it needs the GIL.  The objects of a
+list are taken ``HELD_KEYS`` at a time, those of an iterator ``CHUNK_KEYS`` (it may make them as they are asked for).
+What is not bytes is opened with the GIL before it is read.
 
 Invariant: between two calls of ``next_chunk`` every pointer of the chunk stays valid, whatever other
 threads do to the source.  The objects of a list are kept by a reference each (the list can change while the GIL is
 released); tuples, arrays and Arrow buffers are kept whole.
+
+Two threads that read lists take turns at the references, so these must cost little beside the rest: nothing else is
+done with the GIL, and the objects were fetched into the cache while the keys ahead of them were read.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBUF_STRIDES, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.list cimport PyList_Check, PyList_GET_SIZE
 from cpython.object cimport PyObject_GetIter
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from cpython.tuple cimport PyTuple_Check
-from libc.string cimport memset
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE
+from libc.string cimport memcpy, memset
 
 from dlbf.kernels.types cimport int32_t, int64_t, likely, load64, prefetch
 
@@ -34,10 +38,9 @@ import numpy as np
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* n) except NULL
     bint PyUnicode_Check(object o)
-    PyObject* list_item "PyList_GET_ITEM"(object seq, Py_ssize_t i)
-    PyObject* tuple_item "PyTuple_GET_ITEM"(PyObject* seq, Py_ssize_t i) nogil
+    # The objects of a list or tuple; those of a list move when it changes.
+    PyObject** sequence_items "PySequence_Fast_ITEMS"(object seq)
     # Reading the type and size of an object that somebody keeps alive needs no GIL.
-    Py_ssize_t tuple_size "PyTuple_GET_SIZE"(PyObject* o) nogil
     bint is_bytes "PyBytes_Check"(PyObject* o) nogil
     const char* bytes_data "PyBytes_AS_STRING"(PyObject* o) nogil
     Py_ssize_t bytes_size "PyBytes_GET_SIZE"(PyObject* o) nogil
@@ -95,6 +98,12 @@ cdef void key_close_view(KeyRef* ref) noexcept:
     ref.has_view = False
 
 
+cdef inline void prefetch_object(const void* item) noexcept nogil:
+    # An ordinary key of some fifty bytes lies in two cache lines.
+    prefetch(item)
+    prefetch(<const char*>item + 64)
+
+
 cdef class _View:
     """Owns one buffer of the current batch."""
     cdef KeyRef ref
@@ -114,8 +123,9 @@ cdef class KeyReader:
 
     def __cinit__(self, keys):
         self.chunk.n = 0
-        self.n_room = self.n_held = self.n_given = self.n_references = 0
-        self.held = self.met_null = False
+        self.n_room = self.n_open = self.n_given = 0
+        self.n_items = self.n_seen = self.n_references = self.n_coming = 0
+        self.opened = self.met_null = False
         self.views = []
         self.has_array_view = False
         self.stream = NULL
@@ -126,11 +136,12 @@ cdef class KeyReader:
         self.position = 0
         self.n_read = 0
         self.source = keys
-        self.source_object = <PyObject*>keys
         if PyList_Check(keys):
             self.mode = MODE_LIST
         elif PyTuple_Check(keys):
             self.mode = MODE_TUPLE
+            self.items = sequence_items(keys)
+            self.n_items = PyTuple_GET_SIZE(keys)
         elif isinstance(keys, np.ndarray):
             self._open_numpy(keys)
         elif isinstance(keys, (bytes, bytearray, memoryview, str)):
@@ -144,10 +155,7 @@ cdef class KeyReader:
             self._open_iterator(keys)
 
     def __dealloc__(self):
-        # Not _drop(): that may touch Python objects already cleared.
-        while self.n_references:
-            self.n_references -= 1
-            decref(self.references[self.n_references])
+        self._let_go()
         if self.has_array_view:
             PyBuffer_Release(&self.array_view)
         if self.own_array.release != NULL:
@@ -218,159 +226,155 @@ cdef class KeyReader:
         return 0
 
     cdef int _make_room(self, Py_ssize_t n) except -1:
-        """Room for ``n`` keys; only before any is held."""
+        """Room for the pointers of ``n`` keys; only when no chunk is in use."""
         if n > self.n_room:
             if self.pointer_bytes is None:
-                self.pointer_bytes, self.length_bytes, self.reference_bytes = bytearray(), bytearray(), bytearray()
+                self.pointer_bytes, self.length_bytes = bytearray(), bytearray()
             PyByteArray_Resize(self.pointer_bytes, n * sizeof(void*))
             PyByteArray_Resize(self.length_bytes, n * sizeof(size_t))
             self.pointers = <const uint8_t**>PyByteArray_AS_STRING(self.pointer_bytes)
             self.lengths = <size_t*>PyByteArray_AS_STRING(self.length_bytes)
-            if self.mode == MODE_LIST or self.mode == MODE_ITERATOR:
-                PyByteArray_Resize(self.reference_bytes, n * sizeof(PyObject*))
-                self.references = <PyObject**>PyByteArray_AS_STRING(self.reference_bytes)
             self.n_room = n
         return 0
 
-    cdef int _drop(self) except -1:
-        """Let go of what the last batch held."""
-        cdef PyObject* item
-        while self.n_references:
-            self.n_references -= 1
-            item = self.references[self.n_references]
-            decref(item)
-        if self.views:
-            self.views = []
-        self.n_held = self.n_given = 0
-        return 0
+    cdef void _let_go(self) noexcept:
+        """Give the references back."""
+        cdef PyObject** references = self.references
+        cdef Py_ssize_t i, n = self.n_references
+        self.n_references = 0
+        for i in range(n):
+            decref(references[i])
 
     cdef Py_ssize_t next_batch(self) except -1:
         """Prepare keys for ``next_chunk``; returns an upper bound of their number, 0 at the end."""
         cdef Py_ssize_t n
         self.chunk.n = 0
-        if self.n_given < self.n_held:
+        if self.n_given < self.n_open:
             # The last batch was left early.
-            return self.n_held - self.n_given
-        self._drop()
-        self.held = True
-        if self.mode == MODE_LIST:
-            self._hold_sequence()
-        elif self.mode == MODE_ITERATOR:
-            self._hold_iterator()
-        elif self.mode == MODE_TUPLE and self.position < tuple_size(self.source_object) and not is_bytes(
-            tuple_item(self.source_object, self.position)
-        ):
-            self._hold_sequence()
+            return self.n_open - self.n_given
+        if self.opened:
+            self.opened = False
+            self.n_open = self.n_given = 0
+            self.views = []
+        if self.mode == MODE_ITERATOR:
+            return self._open_iterated()
+        if self.mode == MODE_ARRAY:
+            n = self.array_view.shape[0] - self.position
+        elif self.mode == MODE_ARROW:
+            n = self._open_arrow_array()
         else:
-            self.held = False
-            if self.mode == MODE_TUPLE:
-                n = tuple_size(self.source_object) - self.position
-            elif self.mode == MODE_ARRAY:
-                n = self.array_view.shape[0] - self.position
-            else:
-                n = self._open_arrow_array()
-            self._make_room(min(n, <Py_ssize_t>CHUNK_KEYS))
-            return n
-        return self.n_held
+            if self.mode == MODE_LIST and self.n_seen == self.n_items:
+                self._take_list()
+            n = self.n_items - self.n_seen
+            if n and not is_bytes(self.items[self.n_seen]):
+                return self._open_items()
+        self._make_room(min(n, <Py_ssize_t>CHUNK_KEYS))
+        return n
 
     cdef Py_ssize_t next_chunk(self) noexcept nogil:
         """Point ``self.chunk`` at the next keys of the batch; 0 when there are no more that need no GIL."""
         cdef Py_ssize_t n
-        if self.held:
-            n = min(self.n_held - self.n_given, <Py_ssize_t>CHUNK_KEYS)
+        if self.opened:
+            n = min(self.n_open - self.n_given, <Py_ssize_t>CHUNK_KEYS)
             self.chunk.data = self.pointers + self.n_given
             self.chunk.n_bytes = self.lengths + self.n_given
             self.n_given += n
         else:
             self.chunk.data = self.pointers
             self.chunk.n_bytes = self.lengths
-            if self.mode == MODE_TUPLE:
-                n = self._read_tuple()
-            elif self.mode == MODE_ARRAY:
+            if self.mode == MODE_ARRAY:
                 n = self._read_array()
-            else:
+            elif self.mode == MODE_ARROW:
                 n = self._read_arrow()
-            self.position += n
+            else:
+                n = self._read_items()
         self.chunk.n = n
         self.n_read += n
         return n
 
-    cdef int _take(self, PyObject* item) except -1:
-        """Append one key object to the batch."""
-        cdef Py_ssize_t n = self.n_held
-        cdef Py_ssize_t size = 0
-        cdef _View view
-        if likely(is_bytes(item)):
-            self.pointers[n] = <const uint8_t*>bytes_data(item)
-            self.lengths[n] = bytes_size(item)
-        elif PyUnicode_Check(<object>item):
-            self.pointers[n] = <const uint8_t*>PyUnicode_AsUTF8AndSize(<object>item, &size)
-            self.lengths[n] = size
-        else:
-            view = _View()
-            try:
-                key_open_other(<object>item, &view.ref)
-            except TypeError as error:
-                raise TypeError(f"key number {self.n_read + n}: {error}") from None
-            self.views.append(view)
-            self.pointers[n] = view.ref.data
-            self.lengths[n] = view.ref.n_bytes
-        self.n_held = n + 1
-        return 0
-
-    cdef int _hold_sequence(self) except -1:
-        cdef bint is_list = self.mode == MODE_LIST
-        cdef Py_ssize_t i, n, end
-        cdef PyObject* item
-        cdef object source = self.source
-        cdef const uint8_t** pointers
-        cdef size_t* lengths
+    cdef int _take_list(self) except -1:
+        """References to the next objects of the list in place of those to the last."""
+        cdef PyObject** items
+        cdef PyObject** references
+        cdef Py_ssize_t i, n
+        self._let_go()
+        self.n_items = self.n_seen = 0
         # The list may have shrunk or grown since the last batch: ask again.
-        end = PyList_GET_SIZE(source) if is_list else tuple_size(self.source_object)
-        self._make_room(min(end - self.position, <Py_ssize_t>HELD_KEYS))
-        pointers = self.pointers
-        lengths = self.lengths
-        end = min(end, self.position + self.n_room)
-        n = 0
-        i = self.position
-        while i < end:
-            if i + AHEAD < end:
-                item = list_item(source, i + AHEAD) if is_list else tuple_item(self.source_object, i + AHEAD)
-                # An ordinary key of some fifty bytes lies in two cache lines.
-                prefetch(item)
-                prefetch(<const char*>item + 64)
-            item = list_item(source, i) if is_list else tuple_item(self.source_object, i)
-            if is_list:
-                # A list can drop the object while the GIL is released; a tuple cannot.
-                incref(item)
-                self.references[n] = item
-                self.n_references = n + 1
-            if likely(is_bytes(item)):
-                pointers[n] = <const uint8_t*>bytes_data(item)
-                lengths[n] = bytes_size(item)
-                n += 1
-            else:
-                self.n_held = n
-                self._take(item)
-                n += 1
-                if is_list:
-                    # An object that exports a buffer may do so in Python, and change the list.
-                    end = min(PyList_GET_SIZE(source), self.position + self.n_room)
-            i += 1
-        self.n_held = n
-        self.position = max(i, self.position)
+        n = min(PyList_GET_SIZE(self.source) - self.position, <Py_ssize_t>HELD_KEYS)
+        if n <= 0:
+            return 0
+        if self.reference_bytes is None:
+            self.reference_bytes, self.coming_bytes = bytearray(), bytearray()
+        if n > PyByteArray_GET_SIZE(self.reference_bytes) // <Py_ssize_t>sizeof(PyObject*):
+            PyByteArray_Resize(self.reference_bytes, n * sizeof(PyObject*))
+            PyByteArray_Resize(self.coming_bytes, n * sizeof(PyObject*))
+            self.references = <PyObject**>PyByteArray_AS_STRING(self.reference_bytes)
+            self.coming = <PyObject**>PyByteArray_AS_STRING(self.coming_bytes)
+        items = sequence_items(self.source) + self.position
+        references = self.references
+        for i in range(n):
+            if i + AHEAD < n:
+                prefetch(items[i + AHEAD])
+            references[i] = items[i]
+            incref(items[i])
+        self.items = references
+        self.n_items = self.n_references = n
+        self.position += n
+        self.n_coming = min(PyList_GET_SIZE(self.source) - self.position, n)
+        memcpy(self.coming, items + n, self.n_coming * sizeof(PyObject*))
         return 0
 
-    cdef int _hold_iterator(self) except -1:
+    cdef Py_ssize_t _open_iterated(self) except -1:
+        """Open the next objects of the iterator, each before the next is asked for, in place of the last."""
         cdef PyObject* item
+        self._let_go()
         self._make_room(CHUNK_KEYS)
-        while self.n_held < CHUNK_KEYS:
+        if self.reference_bytes is None:
+            self.reference_bytes = bytearray(CHUNK_KEYS * sizeof(PyObject*))
+            self.references = <PyObject**>PyByteArray_AS_STRING(self.reference_bytes)
+        while self.n_references < CHUNK_KEYS:
             item = PyIter_Next(self.iterator)
             if item == NULL:
                 break
             self.references[self.n_references] = item
             self.n_references += 1
-            self._take(item)
+            self._open_item(item, self.n_references - 1)
+        self.opened = True
+        self.n_open = self.n_references
+        return self.n_open
+
+    cdef Py_ssize_t _open_items(self) except -1:
+        """Open objects of a list or tuple, whatever they are, so that those that are not bytes need the GIL once."""
+        cdef Py_ssize_t i, n = min(self.n_items - self.n_seen, <Py_ssize_t>HELD_KEYS)
+        self._make_room(n)
+        for i in range(n):
+            if i + AHEAD < n:
+                prefetch_object(self.items[self.n_seen + i + AHEAD])
+            self._open_item(self.items[self.n_seen + i], i)
+        self.opened = True
+        self.n_seen += n
+        self.n_open = n
+        return n
+
+    cdef int _open_item(self, PyObject* item, Py_ssize_t i) except -1:
+        """Open one object as number ``i`` of the batch."""
+        cdef Py_ssize_t size = 0
+        cdef _View view
+        if is_bytes(item):
+            self.pointers[i] = <const uint8_t*>bytes_data(item)
+            self.lengths[i] = bytes_size(item)
+        elif PyUnicode_Check(<object>item):
+            self.pointers[i] = <const uint8_t*>PyUnicode_AsUTF8AndSize(<object>item, &size)
+            self.lengths[i] = size
+        else:
+            view = _View()
+            try:
+                key_open_other(<object>item, &view.ref)
+            except TypeError as error:
+                raise TypeError(f"key number {self.n_read + i}: {error}") from None
+            self.views.append(view)
+            self.pointers[i] = view.ref.data
+            self.lengths[i] = view.ref.n_bytes
         return 0
 
     cdef Py_ssize_t _open_arrow_array(self) except -1:
@@ -394,24 +398,28 @@ cdef class KeyReader:
             self.position = 0
         return self.array.length - self.position
 
-    cdef Py_ssize_t _read_tuple(self) noexcept nogil:
-        cdef PyObject* source = self.source_object
+    cdef Py_ssize_t _read_items(self) noexcept nogil:
+        cdef PyObject** items = self.items + self.n_seen
+        cdef PyObject** coming = self.coming
         cdef const uint8_t** pointers = self.pointers
         cdef size_t* lengths = self.lengths
-        cdef Py_ssize_t first = self.position, end = tuple_size(source)
-        cdef Py_ssize_t i, n = min(end - first, <Py_ssize_t>CHUNK_KEYS)
+        cdef Py_ssize_t seen = self.n_seen, left = self.n_items - seen, n_coming = self.n_coming
+        cdef Py_ssize_t i, n = min(left, <Py_ssize_t>CHUNK_KEYS)
         cdef PyObject* item
         for i in range(n):
-            if first + i + AHEAD < end:
-                item = tuple_item(source, first + i + AHEAD)
-                prefetch(item)
-                prefetch(<const char*>item + 64)
-            item = tuple_item(source, first + i)
+            if i + AHEAD < left:
+                prefetch_object(items[i + AHEAD])
+            if seen + i < n_coming:
+                # Perhaps no object any more: this reads nothing and cannot fail.
+                prefetch(coming[seen + i])
+            item = items[i]
             if not likely(is_bytes(item)):
-                # The next batch takes it.
-                return i
+                # The next batch opens it.
+                n = i
+                break
             pointers[i] = <const uint8_t*>bytes_data(item)
             lengths[i] = bytes_size(item)
+        self.n_seen = seen + n
         return n
 
     cdef Py_ssize_t _read_array(self) noexcept nogil:
@@ -432,6 +440,7 @@ cdef class KeyReader:
             pointers[i] = item
             lengths[i] = length
             item += stride
+        self.position += n
         return n
 
     cdef Py_ssize_t _read_arrow(self) noexcept nogil:
@@ -476,6 +485,7 @@ cdef class KeyReader:
                     pointers[i] = <const uint8_t*>(view + 1)
                 else:
                     pointers[i] = <const uint8_t*>array.buffers[2 + view[2]] + view[3]
+        self.position += n
         return n
 
 
@@ -495,3 +505,19 @@ def read_keys(keys):
             for i in range(reader.chunk.n):
                 out.append((<const char*>reader.chunk.data[i])[:reader.chunk.n_bytes[i]])
     return out
+
+
+def read_key(key):
+    """One key as bytes, read the way the filters read it.
+
+    Examples
+    --------
+    >>> read_key("a")
+    b'a'
+    """
+    cdef KeyRef ref
+    key_open(key, &ref)
+    try:
+        return (<const char*>ref.data)[:ref.n_bytes]
+    finally:
+        key_close(&ref)

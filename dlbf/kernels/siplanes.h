@@ -39,7 +39,7 @@ static inline uint64_t dlbf_sip_last(const uint8_t *p, size_t n) {
     uint64_t word = 0;
     size_t left = n & 7;
     if (n >= 8) {
-        if (left) word = dlbf_load64(p + n - 8) >> (8 * (8 - left));
+        word = dlbf_load64(p + n - 8) >> (8 * (7 - left)) >> 8;
     } else {
         while (left) word = (word << 8) | p[--left];
     }
@@ -48,8 +48,8 @@ static inline uint64_t dlbf_sip_last(const uint8_t *p, size_t n) {
 
 #define DLBF_SIP_BODY                                                                      \
     const dlbf_v8 zero = {0, 0, 0, 0, 0, 0, 0, 0};                                         \
-    dlbf_v8 v0 = zero + (k0 ^ 0x736F6D6570736575ULL), v1 = zero + (k1 ^ 0x646F72616E646F6DULL);\
-    dlbf_v8 v2 = zero + (k0 ^ 0x6C7967656E657261ULL), v3 = zero + (k1 ^ 0x7465646279746573ULL);\
+    dlbf_v8 v0 = zero + state[0], v1 = zero + state[1];                                    \
+    dlbf_v8 v2 = zero + state[2], v3 = zero + state[3];                                    \
     dlbf_v8 w = zero, live, n0, n1, n2, n3, ends = zero;                                   \
     uint64_t last[DLBF_LANES], words[DLBF_LANES], most = 0, t;                             \
     int i;                                                                                 \
@@ -100,13 +100,13 @@ static inline uint64_t dlbf_sip_last(const uint8_t *p, size_t n) {
     _mm512_mask_i64gather_epi64(last, _mm512_cmpgt_epu64_mask(words, _mm512_set1_epi64((long long)(t))), at, NULL, 1)
 
 __attribute__((target("avx512f"))) static void dlbf_sip8_avx512(
-    uint64_t k0, uint64_t k1, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
+    const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
     const __m512i n = _mm512_loadu_si512(n_bytes), words = _mm512_srli_epi64(n, 3), eight = _mm512_set1_epi64(8);
     const uint64_t most = _mm512_reduce_max_epu64(words), least = _mm512_reduce_min_epu64(words);
-    __m512i v0 = _mm512_set1_epi64((long long)(k0 ^ 0x736F6D6570736575ULL));
-    __m512i v1 = _mm512_set1_epi64((long long)(k1 ^ 0x646F72616E646F6DULL));
-    __m512i v2 = _mm512_set1_epi64((long long)(k0 ^ 0x6C7967656E657261ULL));
-    __m512i v3 = _mm512_set1_epi64((long long)(k1 ^ 0x7465646279746573ULL));
+    __m512i v0 = _mm512_set1_epi64((long long)state[0]);
+    __m512i v1 = _mm512_set1_epi64((long long)state[1]);
+    __m512i v2 = _mm512_set1_epi64((long long)state[2]);
+    __m512i v3 = _mm512_set1_epi64((long long)state[3]);
     __m512i at = _mm512_loadu_si512(data), last, word, now;
     uint64_t t;
     if (least) {
@@ -158,7 +158,7 @@ __attribute__((target("avx512f"))) static void dlbf_sip8_avx512(
     _mm512_storeu_si512(out, _mm512_xor_si512(_mm512_xor_si512(v0, v1), _mm512_xor_si512(v2, v3)));
 }
 __attribute__((target("avx2"))) static void dlbf_sip8_avx2(
-    uint64_t k0, uint64_t k1, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
+    const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
     DLBF_SIP_BODY
 }
 
@@ -168,17 +168,17 @@ static inline int dlbf_sip_lanes(void) {
     return __builtin_cpu_supports("avx512f") ? 2 : __builtin_cpu_supports("avx2") ? 1 : 0;
 }
 static inline void dlbf_sip8(
-    int lanes, uint64_t k0, uint64_t k1, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
+    int lanes, const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
     if (lanes == 2)
-        dlbf_sip8_avx512(k0, k1, data, n_bytes, out);
+        dlbf_sip8_avx512(state, data, n_bytes, out);
     else
-        dlbf_sip8_avx2(k0, k1, data, n_bytes, out);
+        dlbf_sip8_avx2(state, data, n_bytes, out);
 }
 #else
 static inline int dlbf_sip_lanes(void) { return 0; }
 static inline void dlbf_sip8(
-    int lanes, uint64_t k0, uint64_t k1, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
-    (void)lanes, (void)k0, (void)k1, (void)data, (void)n_bytes, (void)out;
+    int lanes, const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
+    (void)lanes, (void)state, (void)data, (void)n_bytes, (void)out;
 }
 #endif
 
