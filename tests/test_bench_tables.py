@@ -68,7 +68,7 @@ FIXED = {"format.md": {"0.05 %"}, "storage.md": {"32 MiB", "40 ms", "1.25 times"
 def loose_figures(text):
     """What looks measured in running text outside of markers; code is not text."""
     text = tables.INLINE.sub("", tables.BLOCK.sub("", text))
-    text = re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```|^    .*$", "", text, flags=re.DOTALL | re.MULTILINE))
+    text = re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```|^    [^\n]*$", "", text, flags=re.DOTALL | re.MULTILINE))
     return QUOTED.findall(text)
 
 
@@ -84,6 +84,7 @@ def test_loose_figure_is_found():
     ]  # fmt: skip
     marked_one = "It takes <!-- figure: x/rows/0/bits:.2f -->9.5 ms<!-- end --> and `f(1.2 ms)`.\n\n    $ sleep 3 ms\n"
     assert not loose_figures(marked_one)
+    assert loose_figures("    $ sleep 3 ms\n\nThen 2 ms passed, `or 4 ms`.") == ["2 ms"]
 
 
 def test_records_say_where_they_come_from():
