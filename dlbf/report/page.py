@@ -609,8 +609,8 @@ def _scores(page: Page) -> str:
         "more keys have that score (heights are square roots of the shares, so that small ones can be seen). Model: "
         f"{escape(scores['model'])}.</figcaption></figure><div><p>The model gives every key a score, a whole number: "
         f"the higher, the more it looks like one of yours.</p><p>{told}</p><p>"
-        f"{page.num('scores.overlap', percent)} of the two histograms overlap (0 %: told apart perfectly, 100 %: not "
-        f"at all).</p></div></div>{_score_table(page)}{table}</section>"
+        f"{page.num('scores.overlap', percent)} of the two histograms overlap ({percent(0)}: told apart perfectly, "
+        f"{percent(1)}: not at all).</p></div></div>{_score_table(page)}{table}</section>"
     )
 
 
@@ -621,7 +621,7 @@ def _score_table(page: Page) -> str:
         cells = _cell("Stored keys", page.num(f"scores.keys.{i}", percent)) + _cell(
             "Absent keys", page.num(f"scores.absent.{i}", percent)
         )
-        body.append(f'<tr><th scope="row">{edges[i]} to {edges[i + 1] - 1}</th>{cells}</tr>')
+        body.append(f'<tr><th scope="row">{_whole(edges[i])} to {_whole(edges[i + 1] - 1)}</th>{cells}</tr>')
     return (
         '<details class="numbers"><summary>The same as a table</summary>'
         "<table><caption>Share of keys with each score; the first and the last "
@@ -643,7 +643,7 @@ def _region_table(page: Page) -> str:
     head = "".join(f'<th scope="col"{" class=text" if name == "Examples" else ""}>{name}</th>' for name in names)
     body = []
     for i, region in enumerate(regions):
-        low = "lowest scores" if region["score_from"] is None else f"from {region['score_from']}"
+        low = "lowest scores" if region["score_from"] is None else f"scores from {_whole(region['score_from'])}"
         words = ""
         if i == 0:
             words = "looks least like your keys"
@@ -666,6 +666,11 @@ def _region_table(page: Page) -> str:
         "strong filter for few. Many keys and few absent requests: a weak one is "
         f"enough.</caption><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     )
+
+
+def _whole(value: int) -> str:
+    """A whole number with a minus sign that is not taken for a hyphen."""
+    return str(value).replace("-", "\N{MINUS SIGN}")
 
 
 def _examples(region: dict[str, Any]) -> str:
@@ -783,6 +788,8 @@ def _some(value: float) -> str:
 
 WORDS = {
     "Bits per key": "Memory divided by the number of keys; 8 bits are one byte.",
+    "kB, MB": "A thousand bytes, a million bytes.",
+    "ns, µs, ms": "A billionth, a millionth, a thousandth of a second.",
     "False alarm (false positive)": (
         "An absent key that the filter lets through. It costs one needless look, never a wrong answer."
     ),
