@@ -94,11 +94,13 @@ asv-check: $(VENV)/.built ## every benchmark is found and well formed
 	$(ASV) machine --yes
 	$(ASV) check --python=same
 
-# COMMITS="main~20..main" chooses others; each is built and measured in an environment of its own.
+# COMMITS="main~20..main" chooses others; each is built and measured in an environment of its own.  BENCH=kernels chooses
+# benchmarks by a regular expression, ASV_FLAGS=--quick runs each once.
 COMMITS ?= HEAD^!
+BENCH ?= .
 asv-publish: $(VENV)/.built ## benchmark commits and build the HTML site in asv_bench/.asv/html
 	$(ASV) machine --yes
-	$(ASV) run --skip-existing-successful "$(COMMITS)"
+	$(ASV) run --skip-existing-successful --bench "$(BENCH)" $(ASV_FLAGS) "$(COMMITS)"
 	$(ASV) publish
 
 clean: ## remove everything that was made

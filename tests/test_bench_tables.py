@@ -59,6 +59,34 @@ def test_loose_table_is_found():
     assert not list(loose_tables("| a | b |\n|---|---|\n| x | one |\n| y | 2 of them |\n"))
 
 
+# A time, a ratio or a rate as somebody measured it, in running text.
+QUOTED = re.compile(r"\d[\d.,]*\s(?:ns|µs|ms|(?:nano|micro|milli)seconds?|MiB)\b|\d\.\d+ times|\d\.\d\d+ %")
+# Settings and formulas, which no run can change.
+FIXED = {"format.md": {"0.05 %"}, "storage.md": {"32 MiB", "40 ms", "1.25 times", "1.1 times"}}
+
+
+def loose_figures(text):
+    """What looks measured in running text outside of markers; code is not text."""
+    text = tables.INLINE.sub("", tables.BLOCK.sub("", text))
+    text = re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```|^    [^\n]*$", "", text, flags=re.DOTALL | re.MULTILINE))
+    return QUOTED.findall(text)
+
+
+@pytest.mark.parametrize("page", [page for page in CHECKED if page.name != "models.md"], ids=lambda page: page.name)
+def test_figures_in_running_text_are_between_markers(page):
+    loose = set(loose_figures(page.read_text())) - FIXED.get(page.name, set())
+    assert not loose, f"{page.name}: put it between <!-- figure: PATH:FORMAT --> and <!-- end -->, or into FIXED"
+
+
+def test_loose_figure_is_found():
+    assert loose_figures("It took 31 microseconds,\n1.3 times as long; 0.84 % passed.") == [
+        "31 microseconds", "1.3 times", "0.84 %",
+    ]  # fmt: skip
+    marked_one = "It takes <!-- figure: x/rows/0/bits:.2f -->9.5 ms<!-- end --> and `f(1.2 ms)`.\n\n    $ sleep 3 ms\n"
+    assert not loose_figures(marked_one)
+    assert loose_figures("    $ sleep 3 ms\n\nThen 2 ms passed, `or 4 ms`.") == ["2 ms"]
+
+
 def test_records_say_where_they_come_from():
     records = sorted((ROOT / tables.FIGURES_FOLDER).glob("*.json"))
     assert records
@@ -111,6 +139,18 @@ def test_figure_in_running_text_is_replaced(checkout):
     (checkout / tables.FIGURES_FOLDER / "x.json").write_text(json.dumps(own))
     text = "It takes <!-- figure: x/rows/0/bits:.2f -->9<!-- end --> bits."
     assert "-->5.66<!--" in tables.rewrite(text, checkout)
+
+
+def test_derived_figures_are_those_of_the_records(checkout):
+    path = checkout / tables.FIGURES_FOLDER / "attacks.json"
+    found = json.loads(path.read_text())
+    keyed = [row for row in found["attacks"] if row["keyed"] and row["adversarial_fpr_planned"] <= 0.5]
+    keyed[0]["hash collision"]["value"] = 3 * keyed[0]["adversarial_fpr_planned"]
+    path.write_text(json.dumps(found))
+    assert tables.figure("derived/attacks-over-bound", ".2f", checkout) == "3.00"
+    assert tables.figure("derived/bodega-crossover-predicted", ".2%", checkout) == "0.87%"
+    with pytest.raises(KeyError):
+        tables.figure("derived/no-such-figure", "d", checkout)
 
 
 def test_table_without_a_record_says_so(checkout):

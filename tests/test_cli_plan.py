@@ -43,6 +43,20 @@ def test_plan_says_why_a_design_is_not_feasible():
     assert "9.56" in output
 
 
+def test_plan_fits_a_terminal_of_eighty_columns():
+    pytest.importorskip("rich")
+    arguments = ["plan", *MODEL, "--fpr", "0.01", "--deletability", "0.9"]
+    output = CliRunner().invoke(build(), arguments, env={"COLUMNS": "80"}).output
+    lines = output.splitlines()
+    assert max(map(len, lines)) <= 80
+    # Each design on a line or two, those that cannot be had together in one sentence.
+    assert len(lines) <= 24
+    said = " ".join(output.split())
+    assert (
+        "not feasible (the design cannot delete): bloom, lbf, slbf, plbf, ada-bf, bodega, uptown, secure-bloom" in said
+    )
+
+
 def test_plan_json_equals_the_library():
     data = json.loads(run(*MODEL, "--bits-per-key", "20", "--json"))
     assert [row["design"] for row in data] == list(DESIGNS)

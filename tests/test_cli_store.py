@@ -22,7 +22,7 @@ import dlbf
 from dlbf.cli import build
 from dlbf.cli.records import RecordError, read_records, record_writer
 from dlbf.cli.text import CODECS, escape, unescape
-from dlbf.storage import Store
+from dlbf.storage import Guard, Store
 
 # Everything that text formats get wrong: separators, line ends, escapes, invalid UTF-8, empty, long.
 AWKWARD = {
@@ -146,7 +146,7 @@ def test_put_makes_a_store_and_says_so(tmp_path):
     first = run("put", path, "k", "v", "--fpr", "0.001")
     assert "made a new store" in first.stderr
     assert "0.001" in first.stderr
-    assert run("put", path, "k2").stderr == ""
+    assert run("put", path, "k2", "").stderr == ""
     run("put", path, "k3", "-", input=b"from\0stdin\n")
     (tmp_path / "value").write_bytes(bytes(1000))
     run("put", path, "k4", "--value-file", tmp_path / "value")
@@ -393,6 +393,21 @@ def test_other_things_than_stores_are_told(tmp_path):
     assert sorted(each.name for each in full.iterdir()) == ["photo.jpg"]
 
 
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--check"], ["verify"], ["rebuild"], ["get"], ["report"]])
+def test_directory_that_is_no_store_is_bad_usage_and_says_what_it_is(tmp_path, arguments):
+    name, *options = arguments
+    more = {"get": ["k"], "report": ["-o", tmp_path / "r.html"]}.get(name, [])
+    (tmp_path / "empty").mkdir()
+    with Guard({b"a": b"1"}, tmp_path / "guarded"):
+        pass
+    # Not 1, which means "no such key", "a rebuild is due" or "not as it should be", nor 3.
+    assert "found an empty directory" in run(name, tmp_path / "empty", *more, *options, code=2).stderr
+    said = run(name, tmp_path / "guarded", *more, *options, code=2).stderr
+    assert "the directory of a guard, not of a store" in said
+    assert f'Guard(engine, "{tmp_path / "guarded"}")' in said
+    assert not list((tmp_path / "empty").iterdir())
+
+
 def test_other_lmdb_environments_are_told(tmp_path):
     import lmdb
 
@@ -435,7 +450,7 @@ def test_missing_permission_is_told(tmp_path):
         assert "mode 400" in done.stderr
     tmp_path.chmod(0o500)
     done = subprocess.run(
-        [sys.executable, "-c", code, str(who), "put", str(tmp_path / "new"), "k"], capture_output=True, text=True
+        [sys.executable, "-c", code, str(who), "put", str(tmp_path / "new"), "k", "v"], capture_output=True, text=True
     )
     tmp_path.chmod(0o700)
     (tmp_path / "store").chmod(0o700)
@@ -450,7 +465,7 @@ def test_a_store_whose_secret_is_elsewhere_takes_a_secret_file(tmp_path):
     assert not (path / "secret.key").exists()
     assert run("get", path, "k", "--secret-file", tmp_path / "secret").stderr == ""
     assert run("get", path, "k").stdout == "v\n"  # through the data, and it says why
-    assert "16 bytes" in run("put", path, "k", "--secret-file", tmp_path / "short", code=2).stderr
+    assert "16 bytes" in run("put", path, "k", "v", "--secret-file", tmp_path / "short", code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -458,8 +473,9 @@ def test_a_store_whose_secret_is_elsewhere_takes_a_secret_file(tmp_path):
     [
         (["put", "s", "k", "v", "--value-file", "x"], "not both"),
         (["put", "s", "k", "-f", "none"], "cannot be read"),
-        (["put", "s", "k", "--fpr", "2"], "between 0 and 1"),
-        (["put", "s", "--hex", "xyz"], "hexadecimal"),
+        (["put", "s", "k", "v", "--fpr", "2"], "between 0 and 1"),
+        (["put", "s", "k"], 'no value given: expected VALUE, "-" for standard input'),
+        (["put", "s", "--hex", "xyz", ""], "hexadecimal"),
         (["get", "s", "--base64", "?"], "expected base64"),
         (["get", "s", "a", "b", "--raw"], "one KEY"),
         (["scan", "s", "--start", "\\q", "--escape"], "write a backslash"),

@@ -110,3 +110,23 @@ def test_nonsense_input_is_a_value_error_that_says_what_was_found(changes, words
     arguments = {"model_fpr": 0.01, "model_fnr": 0.5, "bits_per_key": 8, "deletions": 0.1}
     with pytest.raises(ValueError, match=words):
         theory.optimise_three_filters(**(arguments | changes))
+
+
+@pytest.mark.parametrize("cell_bits", [1, 4])
+@pytest.mark.parametrize(("fpr", "fnr"), [(0.05, 0.05), (0.01, 0.001), (0.006, 0.3)])
+def test_smallest_three_filters_is_where_the_front_meets_the_target(fpr, fnr, cell_bits):
+    found = theory.smallest_three_filters(0.005, 0.55, 0.1, fnr=fnr, fpr=fpr, cell_bits=cell_bits)
+    assert found.fpr == pytest.approx(fpr, rel=1e-12)
+    assert found.fnr == pytest.approx(fnr, rel=1e-12)
+    for factor, enough in ((1 + 1e-6, True), (1 - 1e-6, False)):
+        (at,) = theory.pareto_front(0.005, 0.55, found.bits * factor, 0.1, fnr=[fnr], cell_bits=cell_bits)
+        assert (at.fpr <= fpr) is enough
+
+
+def test_smallest_three_filters_for_any_rate_and_for_an_impossible_one():
+    least = theory.smallest_three_filters(0.005, 0.55, 0.1, fnr=0.01)
+    assert theory.pareto_front(0.005, 0.55, least.bits * (1 + 1e-9), 0.1, fnr=[0.01])
+    assert not theory.pareto_front(0.005, 0.55, least.bits * (1 - 1e-6), 0.1, fnr=[0.01])
+    # Above the threshold everything that is not deleted passes: 0.005 of the queries, but for the share denied.
+    assert theory.smallest_three_filters(0.005, 0.55, 0.1, fnr=0.01, fpr=0.0048) is None
+    assert theory.smallest_three_filters(0.005, 0.55, 0.1, fnr=1.0).bits == 0

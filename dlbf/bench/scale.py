@@ -215,6 +215,12 @@ with Store(empty, readonly=True) as store:
 gc.collect()
 before = private() if Path("/proc/self/smaps_rollup").exists() else 0
 best_open = best_first = 1e9
+# Opening by itself: a filter that was copied just before has put everything else out of the processor's cache.
+for turn in range(rounds - 1):
+    start = time.perf_counter()
+    store = Store(path, readonly=True)
+    best_open = min(best_open, time.perf_counter() - start)
+    store.close()
 for turn in range(rounds):
     start = time.perf_counter()
     store = Store(path, readonly=True)
@@ -295,7 +301,7 @@ def _store(n_keys: int, folder: Path, rounds: int, say: Say) -> dict[str, float 
     environment.close()
     store.close()
     say("opening")
-    opened = json.loads(_child(READER, folder / "store", folder / "empty", 5))
+    opened = json.loads(_child(READER, folder / "store", folder / "empty", 20))
     out["open_ms"], out["first_read_ms"] = opened[0], opened[1]
     out["reader_bytes_per_key"] = None if opened[2] is None else opened[2] / n_keys
     say("recovering")

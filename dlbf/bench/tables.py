@@ -10,7 +10,8 @@ figure in running text::
 
     It takes <!-- figure: learned/sizes/0/bits_per_key:.2f -->0.89<!-- end --> bits per key.
 
-The first part of a figure is the section, the others lead into its record; after the colon is a Python format.
+The first part of a figure is the section, the others lead into its record; after the colon is a Python format.  The
+section ``derived`` has what is computed from a record, or from the theory alone: see ``DERIVED``.
 ``make tables SECTIONS="filters store"`` measures those sections anew and rewrites every file; without sections it only
 rewrites.  A test fails when a file is not what the records give.
 
@@ -78,7 +79,9 @@ SECTIONS = {
     "guard": Section(("guard", "--keys", "100000", "--queries", "5000"), made_keys=True),
     "replay": Section(("replay", "--plot", "docs/img/replay.png"), dropped=("rows",)),
     "scale": Section(("scale",), made_keys=True),
-    "scale-large": Section(("scale", "--max-keys", "3e7"), made_keys=True, by_default=False),
+    "scale-large": Section(
+        ("scale", "--max-keys", "3e7", "--plot", "docs/img/scale.png"), made_keys=True, by_default=False
+    ),
 }
 
 
@@ -523,7 +526,18 @@ def _replay(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     return ("replay", ""), rows
 
 
+def _claims(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    from dlbf.theory.figures import published_claims
+
+    rows = [
+        [claim.statement, claim.published, claim.computed, "" if claim.agrees else "differs"]
+        for claim in published_claims()
+    ]
+    return ("statement", "published", "computed", ""), rows
+
+
 TABLES = {
+    "claims": Table(None, _claims),
     "attacks": Table("attacks", _attacks),
     "attacked-store": Table("attacks", _attacked_store),
     "games": Table("games", _games),
@@ -551,6 +565,38 @@ TABLES = {
     "scale-present": Table("scale-large", _scale("present")),
     "scale-store": Table("scale-large", _scale_store),
     "scale-bars": Table("scale-large", _scale_bars),
+}
+
+
+# --- figures that no record has as they are
+
+
+def _over_bound(record: Record) -> float:
+    """The most that a mutation or collision got of a planned bound."""
+    return max(
+        float(row[attack]["value"] / row["adversarial_fpr_planned"])
+        for row in record["attacks"]
+        if row["keyed"] and row["adversarial_fpr_planned"] <= 0.5
+        for attack in ("black-box mutation", "white-box mutation", "hash collision")
+        if attack in row
+    )
+
+
+def _bodega_crossover(name: str) -> Callable[[Record], float]:
+    def find(record: Record) -> float:
+        from dlbf.theory.figures import bodega_crossovers
+
+        return bodega_crossovers()[name]
+
+    return find
+
+
+DERIVED: dict[str, tuple[str | None, Callable[[Record], float]]] = {
+    "attacked-without-secret": ("attacks", lambda record: sum(not row["keyed"] for row in record["attacks"])),
+    "attacks-over-bound": ("attacks", _over_bound),
+    "bodega-crossover-predicted": (None, _bodega_crossover("predicted")),
+    "bodega-crossover-measured": (None, _bodega_crossover("measured")),
+    "bodega-crossover-one-hash": (None, _bodega_crossover("one_hash")),
 }
 
 
@@ -641,8 +687,11 @@ def _alignment(rows: Sequence[Sequence[str]], column: int) -> str:
 
 
 def figure(path: str, spec: str, root: Path = ROOT) -> str:
-    """One recorded number: a path into a section's record and a Python format."""
+    """One number: a path into a section's record, or ``derived`` and a name; and a Python format."""
     section, *steps = path.strip().split("/")
+    if section == "derived":
+        source, derive = DERIVED["/".join(steps)]
+        return format(derive({} if source is None else read_record(source, root)), spec)
     value: Any = read_record(section, root)
     for step in steps:
         value = value[int(step)] if isinstance(value, list) else value[step]

@@ -11,6 +11,7 @@ import click
 
 from dlbf import format
 from dlbf.cli.reading import read_secret
+from dlbf.cli.stores import check_store
 from dlbf.errors import DlbfError
 from dlbf.filters.base import COMMON_PARAMS
 from dlbf.filters.files import open_filter
@@ -33,9 +34,11 @@ def command(path: Path, secret_file: Path | None, check: bool, fast: bool, as_js
     geometry, size and, of a learned filter, the plan; every byte is checked.
 
     Exit codes with --check: 0 healthy; 1 a rebuild is due; 3 the filter (or the file) cannot be used, so every read
-    goes to the data; 2 is bad usage.  Without it: 0, or 1 for an error.
+    goes to the data; 2 is bad usage, or PATH is not a store.  Without it: 0, 1 for an error, or 2.
     """
     secret = None if secret_file is None else read_secret(secret_file)
+    if path.is_dir():
+        check_store(path)
     try:
         code = _store(path, secret, not fast, as_json) if path.is_dir() else _file(path, secret, as_json)
     except DlbfError as error:

@@ -93,20 +93,16 @@ def command(
         _table(rows, plans, settings["counter_bits"])
 
 
-def _places(row: Design, found: Plan, counter_bits: int) -> str:
+def _places(row: Design, found: Plan) -> str:
     """The filters in words: initial | members low to high | deleted."""
-
-    def name(base: str) -> str:
-        return f"{counter_bits}-bit counters" if base == "counters" else base
-
     parts = []
     if found.initial is not None:
-        parts.append(f"initial {name(found.initial.base)}")
+        parts.append(f"first {found.initial.base}")
     if found.regions:
-        members = [name(region.member.base) for region in found.regions]
-        many = len(set(members)) == 1 and len(members) > 2
+        members = [region.member.base for region in found.regions]
+        many = len(set(members)) == 1 and len(members) > 1
         parts.append(f"{len(members)} x {members[0]}" if many else ", ".join(members))
-        gone = sorted({name(region.deleted.base) for region in found.regions if region.deleted is not None})
+        gone = sorted({region.deleted.base for region in found.regions if region.deleted is not None})
         if gone:
             parts.append(f"deleted {', '.join(gone)}")
     elif row.regions == MANY:
@@ -126,15 +122,16 @@ def _table(rows: list[Design], plans: list[Plan], counter_bits: int) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, justify in (
         ("design", "left"), ("bits/key", "right"), ("FPR", "right"), ("FNR", "right"), ("deletable", "right"),
-        ("forged FPR", "right"), ("filters", "left"),
+        ("forged", "right"), ("filters", "left"),
     ):  # fmt: skip
         table.add_column(title, justify=justify, no_wrap=title != "filters")  # type: ignore[arg-type]
 
     feasible = [found for found in plans if found.feasible and not found.false_negatives]
+    refused: dict[str, list[str]] = {}
     for row, found in zip(rows, plans, strict=True):
         if not found.feasible:
             least = "" if math.isinf(found.min_bits) else f"; from {found.min_bits:.3g} bits per key"
-            table.add_row(row.name, "-", "-", "-", "-", "-", f"not feasible: {found.reason}{least}", style="dim")
+            refused.setdefault(f"{found.reason}{least}", []).append(row.name)
             continue
         best = bool(feasible) and found is min(feasible, key=lambda each: (each.bits, each.fpr))
         table.add_row(
@@ -144,15 +141,19 @@ def _table(rows: list[Design], plans: list[Plan], counter_bits: int) -> None:
             f"{found.fnr:.1e}" if found.fnr else "0",
             f"{found.deletability:.4f}" if row.deletable else "no",
             f"{found.adversarial_fpr:.2e}" if found.adversarial_fpr < 0.001 else f"{found.adversarial_fpr:.4f}",
-            _places(row, found, counter_bits),
+            _places(row, found),
             style="bold" if best else None,
         )
     console = Console()
-    console.print(table)
+    if table.rows:
+        console.print(table)
+    for reason, names in refused.items():
+        console.print(f"not feasible ({reason}): {', '.join(names)}", style="dim", highlight=False, markup=False)
     console.print(
-        "deletable: share of removed keys that then answer 'absent'.  forged FPR: for someone who can choose the score "
-        "but not the keyed hash.",
+        "deletable: share of removed keys that then answer 'absent'.  forged: FPR for someone who can choose the score "
+        f"but not the keyed hash.  counters have {counter_bits} bits.",
         style="dim",
+        highlight=False,
     )
 
 

@@ -38,8 +38,7 @@ def command(
 ) -> None:
     """Store VALUE under KEY in the store at PATH, which is made if there is none.
 
-    VALUE "-" is standard input; without a value the key is stored with an empty one.  It is on disk when the command
-    returns.
+    VALUE "-" is standard input, and "" an empty value.  It is on disk when the command returns.
 
     \b
     dlbf put urls evil.example/login "listed 2026-11-16"
@@ -48,13 +47,14 @@ def command(
     """
     if value is not None and value_file is not None:
         raise click.UsageError("give VALUE or --value-file, not both")
+    if value is None and value_file is None:
+        raise click.UsageError(
+            'no value given: expected VALUE, "-" for standard input, or --value-file FILE; an empty value is ""'
+        )
     if value == "-":
         value, value_file = None, "-"
     raw_key = decode_argument(key, codec)
-    if value_file is not None:
-        raw_value = _read(value_file)
-    else:
-        raw_value = decode_argument(value or "", codec, "VALUE")
+    raw_value = _read(value_file) if value_file is not None else decode_argument(value or "", codec, "VALUE")
     if fpr is not None and not 0 < fpr < 1:
         raise click.BadParameter(f"expected a rate between 0 and 1, found {fpr:g}", param_hint="--fpr")
     with open_store(path, write=True, create=True, fpr=fpr, secret_file=secret_file) as store, store.write() as txn:

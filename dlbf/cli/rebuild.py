@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dlbf.cli.reading import read_keys_from, read_secret
+from dlbf.cli.stores import check_store
 from dlbf.models.model import KINDS
 from dlbf.theory import DESIGNS
 
@@ -67,10 +68,12 @@ def command(
     dlbf rebuild /var/lib/urls --if-needed --json     # for cron
     dlbf rebuild /var/lib/urls --negatives visited.txt.gz --fpr 0.001 --dry-run
 
-    Exit codes: 0 done, or not needed, or dry run; 1 error, the old filter serves; 130 interrupted, the same.
+    Exit codes: 0 done, or not needed, or dry run; 1 error, the old filter serves; 130 interrupted, the same; 2 bad
+    usage, or PATH is not a store.
     """
     from dlbf.storage import Store
 
+    check_store(path)
     secret = None if secret_file is None else read_secret(secret_file)
     absent = None if negatives is None else read_keys_from(negatives, column)
     console = Console(stderr=True)

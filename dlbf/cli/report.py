@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +12,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dlbf.cli.reading import BAD_FILE, OPENERS, read_keys_from, read_secret
+from dlbf.cli.stores import open_store
 from dlbf.filters.files import write_file
 
 __all__ = ["command"]
 
 BATCH_BYTES = 1 << 24
+BATCH_KEYS = 1 << 16
 
 
 @click.command("report")
 @click.argument("keys_file", metavar="KEYS")
 @click.argument("negatives_file", metavar="[NEGATIVES]", required=False)
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page here.")
-@click.option("--fpr", type=float, default=0.01, show_default=True, help="False alarms wanted at most.")
+@click.option("--fpr", type=float, help="False alarms wanted at most; 0.01 if not given, or the store's own target.")
 @click.option(
     "--deletability", type=float, default=0.9, show_default=True, help="Least share of removed keys that is forgotten."
 )
@@ -40,7 +44,7 @@ def command(
     keys_file: str,
     negatives_file: str | None,
     output: Path | None,
-    fpr: float,
+    fpr: float | None,
     deletability: float,
     adversarial_fpr: float,
     sample: int,
@@ -56,11 +60,13 @@ def command(
 
     The page stands alone (no script, no request) and an existing one is replaced in one step.  Files are read as by
     `dlbf fit`; of large ones a random sample is used, and the page says so.  It shows a few of the keys unless
-    --no-examples is given.
+    --no-examples is given.  KEYS may be the directory of a store, which goes on serving: then NEGATIVES, if not given,
+    are the absent keys that the store was asked for.
 
     \b
     dlbf report blocked.txt visited.txt.gz -o report.html
     dlbf report keys.csv asked.csv --column url --fpr 0.001 --deletability 0 -o report.html
+    dlbf report /var/lib/urls -o report.html
     """
     from dlbf.cli.fit import _reporter
     from dlbf.report import Targets, collect, gather, prepare, render
@@ -71,6 +77,7 @@ def command(
         raise click.UsageError("nothing to do: name a file with -o, or ask for --json")
     if output is not None and not output.parent.is_dir():
         raise click.ClickException(f"{output}: cannot be written: there is no folder {output.parent}")
+    is_store = keys_file != "-" and Path(keys_file).is_dir()
     secret = None if secret_file is None else read_secret(secret_file)
     console = Console(stderr=True)
     bar = Progress(
@@ -80,17 +87,30 @@ def command(
     with bar:
         report = _reporter(bar)
         report(f"reading {keys_file}", 0.0)
-        keys = gather(keys_file, _batches(keys_file, column), sample, seed)
+        name = "(none given)"
+        found: Iterator[list[bytes]] = iter(())
+        if is_store:
+            with open_store(Path(keys_file), secret_file=secret_file) as store:
+                from dlbf.storage.rebuild import absent_now
+
+                fpr = store.stats().fpr_target if fpr is None else fpr
+                # A store's filter is keyed, so that of the report is.
+                secret = store._secret
+                everything = store.keys()
+                keys = gather(keys_file, iter(lambda: list(islice(everything, BATCH_KEYS)), []), sample, seed)
+                keys = replace(keys, is_store=True)
+                name, found = f"{keys_file} (asked for in vain)", iter([absent_now(store, None, sample)])
+        else:
+            keys = gather(keys_file, _batches(keys_file, column), sample, seed)
         if not keys.total:
             raise click.ClickException(f"{keys_file}: no keys in it; a report needs at least one")
-        name = negatives_file if negatives_file is not None else "(none given)"
-        found: Iterator[list[bytes]] = iter(())
         if negatives_file is not None:
             report(f"reading {negatives_file}", 0.01)
-            found = _batches(negatives_file, negatives_column or column)
-        inputs = prepare(keys, gather(name, found, sample, seed + 1))
+            name, found = negatives_file, _batches(negatives_file, negatives_column or column)
+        negatives = gather(name, found, sample, seed + 1)
+        inputs = prepare(keys, replace(negatives, is_store=is_store and negatives_file is None))
         try:
-            targets = Targets(fpr, deletability, adversarial_fpr, secret, seed)
+            targets = Targets(0.01 if fpr is None else fpr, deletability, adversarial_fpr, secret, seed)
             figures: dict[str, Any] = collect(inputs, targets, examples=not no_examples, quick=quick, say=report)
         except (ValueError, ImportError) as error:
             raise click.ClickException(str(error)) from error

@@ -24,6 +24,7 @@ __all__ = [
     "EXIT_NO",
     "EXIT_TROUBLE",
     "Trouble",
+    "check_store",
     "open_store",
     "secret_option",
     "store_argument",
@@ -126,9 +127,25 @@ def open_store(
             yield store
 
 
+def check_store(path: Path) -> None:
+    """Say what a directory is that is not a store's.
+
+    Raises
+    ------
+    Trouble
+        If there is no store that could be read.
+    """
+    _check_path(path, write=False, create=False)
+
+
 def _check_path(path: Path, write: bool, create: bool) -> None:
     """Find what LMDB would only have a number for."""
     data = path / "data.mdb"
+    if (path / "guard.lock").exists():
+        raise Trouble(
+            f"{path}: the directory of a guard, not of a store: the data is in its engine, which only your program can "
+            f'open. There, with g = Guard(engine, "{path}"): g.stats(), g.verify(), g.rebuild()'
+        )
     if path.is_file():
         raise Trouble(f"{path}: {_what_file(path)}")
     if not path.exists():

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from dlbf.cli.reading import read_secret
+from dlbf.cli.stores import check_store
 
 __all__ = ["command"]
 
@@ -21,7 +22,8 @@ def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
 
     Reads and writes of other processes go on.  PATH may also be a filter file: then all its checksums are checked.
 
-    Exit codes: 0 all is well; 1 something is not as it should be (no data is lost: rebuild); 2 bad usage.
+    Exit codes: 0 all is well; 1 something is not as it should be (no data is lost: rebuild); 2 bad usage, or PATH is
+    not a store.
     """
     secret = None if secret_file is None else read_secret(secret_file)
     facts = _verify_store(path, secret) if path.is_dir() else _verify_file(path, secret)
@@ -40,6 +42,7 @@ def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
 def _verify_store(path: Path, secret: bytes | None) -> dict[str, Any]:
     from dlbf.storage import Store
 
+    check_store(path)
     with Store(path, readonly=True, secret=secret) as store:
         found = store.verify()
     return {

@@ -125,7 +125,9 @@ def collect(
             "seed": targets.seed,
         },
         "inputs": _input_figures(inputs, len(sample), len(asked), made_up),
-        "warnings": _warnings(inputs, targets, lf, scores if compared else None, few, tradeoff["forged"], equal),
+        "warnings": _warnings(
+            inputs, targets, lf, scores if compared else None, few, tradeoff["forged"], equal, forgotten(main)
+        ),
         "recommendation": _recommendation(inputs, lf, main, plain_row, read_path, scores if compared else None),
         "designs": rows,
         "peers": peers,
@@ -220,6 +222,7 @@ def _input_figures(inputs: Inputs, built: int, asked: int, made_up: bool) -> dic
     return {
         "keys": {
             "name": inputs.key_source.name,
+            "is_store": inputs.key_source.is_store,
             "lines": inputs.key_source.total,
             "used": len(inputs.keys),
             "sampled": inputs.key_source.sampled,
@@ -229,6 +232,7 @@ def _input_figures(inputs: Inputs, built: int, asked: int, made_up: bool) -> dic
         },
         "negatives": {
             "name": inputs.negative_source.name,
+            "is_store": inputs.negative_source.is_store,
             "lines": inputs.negative_source.total,
             "used": len(inputs.learnt) + len(inputs.unseen),
             "sampled": inputs.negative_source.sampled,
@@ -395,16 +399,19 @@ def _recommendation(
     rate = main["fpr_measured"] or {"value": main["fpr_predicted"]}
     about = "about " if inputs.key_source.sampled else ""
     keys = f"{about}{count(inputs.n_keys)} key{'' if inputs.n_keys == 1 else 's'}"
+    price = None
     if learned and plain:
         sentence = (
-            f"Use a learned filter: it holds your {keys} in {file_size(n_bytes)}, {percent(saved)} less than the "
-            f"smallest deletable filter without a model ({file_size(plain['bytes'])}), and lets "
-            f"{percent(rate['value'])} of the requests for absent keys through. {_forgetting(main, plain)}"
+            f"Use a learned filter: it holds your {keys} in {file_size(n_bytes)} instead of "
+            f"{file_size(plain['bytes'])} ({percent(saved)} less), and stops all but {percent(rate['value'])} of the "
+            "requests for keys you do not have."
         )
+        price = _forgetting(main, plain)
     elif learned:
         sentence = (
-            f"Use a learned filter: it holds your {keys} in {file_size(n_bytes)} and lets {percent(rate['value'])} of "
-            "the requests for absent keys through; no filter without a model can do what you asked for."
+            f"Use a learned filter: it holds your {keys} in {file_size(n_bytes)} and stops all but "
+            f"{percent(rate['value'])} of the requests for keys you do not have; no filter without a model can do what "
+            "you asked for."
         )
     else:
         if not inputs.learnt:
@@ -424,6 +431,7 @@ def _recommendation(
         )
     return {
         "sentence": sentence,
+        "price": price,
         "learned": learned,
         "design": "auto" if learned else base,
         "model": lf.plan.model,
@@ -436,6 +444,8 @@ def _recommendation(
         "plain_bits_per_key": plain["bits_per_key"] if plain else None,
         "plain_bytes": plain["bytes"] if plain else None,
         "plain_deletability": plain["deletability"] if plain else None,
+        "forgotten": forgotten(main),
+        "plain_forgotten": forgotten(plain) if plain else None,
         "saved_share": saved,
         "saved_bytes": plain["bytes"] - n_bytes if plain else None,
         "fpr_predicted": main["fpr_predicted"],
@@ -451,14 +461,22 @@ def _recommendation(
 
 def _forgetting(main: dict[str, Any], plain: dict[str, Any]) -> str:
     """How well removed keys are forgotten, with the model and without: sizes alone compare unequal filters."""
-    if main["deletability"] is None:
-        return f"It cannot forget removed keys; the larger one forgets {percent(plain['deletability'])}."
-    if percent(main["deletability"]) == percent(plain["deletability"]):
-        return f"Both forget {percent(main['deletability'])} of removed keys."
+    mine, larger = forgotten(main), percent(forgotten(plain) or 0.0)
+    if mine is None:
+        return f"The price: it forgets none of the keys that you remove later; the larger filter forgets {larger}."
+    if percent(mine) == larger:
+        return f"Both forget {larger} of the keys that you remove later."
     return (
-        f"It forgets {percent(main['deletability'])} of removed keys; the larger one forgets "
-        f"{percent(plain['deletability'])}."
+        f"The price: it forgets {percent(mine)} of the keys that you remove later; the larger filter forgets {larger}."
     )
+
+
+def forgotten(row: dict[str, Any]) -> float | None:
+    """Share of removed keys that a filter then says "no" to, as measured if it was; None if it cannot remove."""
+    if row["deletability"] is None:
+        return None
+    measured = row["deletability_measured"]
+    return float(row["deletability"] if measured is None else measured["value"])
 
 
 def _warnings(
@@ -469,6 +487,7 @@ def _warnings(
     few: bool,
     forged: Sequence[tuple[float, float]],
     equal: dict[str, float] | None,
+    forgets: float | None,
 ) -> list[str]:
     """What a reader should know before trusting the page, most important first."""
     found = []
@@ -478,8 +497,9 @@ def _warnings(
     if not negatives:
         found.append(
             "There are no absent keys, so nothing could be learnt: the figures below are for filters without a model, "
-            "measured with made-up keys. Give a sample of what is really asked for and not there, at least "
-            f"{count(enough)} keys."
+            "measured with made-up keys. "
+            + ("The store has kept none: let it serve for a while, or give" if inputs.key_source.is_store else "Give")
+            + f" a sample of what is really asked for and not there, at least {count(enough)} keys."
         )
     elif few or negatives < enough:
         found.append(
@@ -511,21 +531,23 @@ def _warnings(
         )
     for source, kind in ((inputs.key_source, "keys"), (inputs.negative_source, "absent keys")):
         if source.sampled:
+            where, what = ("store", "keys") if source.is_store else (f"file of {kind}", "lines")
             found.append(
-                f"The file of {kind} is large: a random sample of {count(len(source.sample))} of its "
-                f"{count(source.total)} lines was used. Sizes are for all of them; raise --sample to use more."
+                f"The {where} is large: a random sample of {count(len(source.sample))} of its "
+                f"{count(source.total)} {what} was used. Sizes are for all of them; raise --sample to use more."
             )
     if equal is not None and equal["saved_share"] < LITTLE_SAVED:
-        passing = f"about {percent(1 - lf.plan.deletability, 1)} of" if lf.deletable else "all"
+        passing = "all" if forgets is None else f"about {percent(1 - forgets, 1)} of"
         saves = percent(equal["saved_share"]) if equal["saved_share"] >= 0.005 else "nothing"
         found.append(
-            f"The saving comes from accepting that {passing} removed keys still pass. At "
-            f"{percent(equal['deletability'])} forgotten a model saves {saves} here."
+            f"The saving has a price: {passing} the keys that you remove later still get a “maybe”, and so a needless "
+            f"look. If {percent(equal['deletability'])} of them must get a “no”, a model saves {saves} here."
         )
     if lf.model.kind != "none" and targets.adversarial_fpr >= 0.5 and lf.plan.adversarial_fpr > 5 * targets.fpr:
         found.append(
-            f"Somebody who knows the model can make up absent keys of which up to {percent(lf.plan.adversarial_fpr)} "
-            f"pass. If strangers can send requests, {_resisting(lf.plan.adversarial_fpr, forged, inputs.n_keys)}"
+            f"If strangers can send you requests: somebody who knows the model can make up keys of which up to "
+            f"{percent(lf.plan.adversarial_fpr)} cause a needless look. To lower that, "
+            f"{_resisting(lf.plan.adversarial_fpr, forged, inputs.n_keys)}"
         )
     return found
 
@@ -534,8 +556,9 @@ def _resisting(now: float, forged: Sequence[tuple[float, float]], n_keys: int) -
     """What to ask for against forged keys and what it costs, where the filter now lets this share of them pass."""
     safer = [(rate, bits) for rate, bits in forged if rate <= 0.75 * now]
     prices = [
-        f"{rate:g} (about {file_size(bits * n_keys / 8)})" for rate, bits in dict.fromkeys((*safer[:1], *safer[-1:]))
+        f"--adversarial-fpr {rate:g} ({percent(rate)}, about {file_size(bits * n_keys / 8)})"
+        for rate, bits in dict.fromkeys((*safer[:1], *safer[-1:]))
     ]
     if not prices:
         return "ask for less with --adversarial-fpr."
-    return f"make the report with --adversarial-fpr {' or '.join(prices)}; see “What you can trade”."
+    return f"make this report again with {' or '.join(prices)}; see “What you can trade”."

@@ -27,11 +27,14 @@ class Gathered:
         Keys in the stream.
     sample : list of bytes
         All of them, or a sample if there were more than asked for.
+    is_store : bool
+        They came from a store; else from a file.
     """
 
     name: str
     total: int
     sample: list[bytes]
+    is_store: bool = False
 
     @property
     def sampled(self) -> bool:

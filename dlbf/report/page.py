@@ -6,6 +6,7 @@ takes from the figures is a ``<data>`` element that says which, so that a test c
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from html import escape
@@ -31,6 +32,8 @@ from dlbf.theory import DESIGNS
 __all__ = ["render"]
 
 Format = Callable[[float], str]
+# An option of the command line, with its number, in running text.
+OPTION = re.compile(r"--[a-z-]+(?: [0-9.]*[0-9])?")
 # Columns of a table: heading, and where to align it.
 NO = "–"
 
@@ -68,8 +71,9 @@ def render(figures: dict[str, Any]) -> str:
     """
     page = Page(json.loads(json.dumps(figures, allow_nan=False)))
     body = [
-        _head(page), "<main>", _key_figures(page), _warnings(page), _how_to_use(page), _designs(page), _curves(page),
-        _tradeoff(page), _scores(page), _read_path(page), _words(), _method(page), "</main>", _foot(page),
+        _head(page), "<main>", _key_figures(page), _about(page), _warnings(page), _how_to_use(page), _designs(page),
+        _curves(page), _tradeoff(page), _scores(page), _read_path(page), _words(), _method(page), "</main>",
+        _foot(page),
     ]  # fmt: skip
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" '
@@ -93,9 +97,11 @@ def _title(page: Page) -> str:
 
 
 def _head(page: Page) -> str:
+    price = page.get("recommendation.price")
+    below = f'<p class="price">{escape(price)}</p>' if price else ""
     return (
         f'<header class="top"><h1>{escape(_title(page))}</h1><p '
-        f'class="answer">{escape(page.get("recommendation.sentence"))}</p></header>'
+        f'class="answer">{escape(page.get("recommendation.sentence"))}</p>{below}</header>'
     )
 
 
@@ -104,7 +110,10 @@ def _key_figures(page: Page) -> str:
     cards = []
     plain = ""
     if page.get("recommendation.plain_bytes") is not None and learned:
-        plain = f"instead of {page.num('recommendation.plain_bytes', file_size)} without a model"
+        plain = (
+            f"instead of {page.num('recommendation.plain_bytes', file_size)}, the smallest without a model that can "
+            "forget removed keys"
+        )
     cards.append(("Memory", page.num("recommendation.bytes", file_size), plain))
     if learned and page.get("recommendation.saved_bytes") is not None:
         saved = f'<span class="good">{page.num("recommendation.saved_share", percent)}</span>'
@@ -113,12 +122,12 @@ def _key_figures(page: Page) -> str:
     else:
         note = f"for {_keys(page)} key{'' if page.get('recommendation.n_keys') == 1 else 's'}"
         cards.append(("Bits per key", page.num("recommendation.bits_per_key", bits), note))
-    rate, where = _rate_path(page), "measured on a random quarter of your file, kept apart; other traffic may differ"
+    rate, where = _rate_path(page), "measured on a quarter of your absent keys, set aside; other traffic may differ"
     if page.get("recommendation.fpr_measured") is None:
         where = "predicted; there were no absent keys to measure it on"
     elif page.get("inputs.asked_made_up"):
         where = "measured on made-up keys"
-    cards.append(("False alarms", page.num(rate, percent), f"of the requests for absent keys; {where}"))
+    cards.append(("False alarms", page.num(rate, percent), f"of the requests for keys that are not there; {where}"))
     if page.get("recommendation.absent_ns") is not None:
         note = f"instead of {page.num('recommendation.without_filter_ns', nanoseconds)} without a filter"
         if learned:
@@ -134,11 +143,11 @@ def _key_figures(page: Page) -> str:
 
 def _forgetting(page: Page) -> str:
     """What the smaller filter gives up of the larger one."""
-    larger = page.num("recommendation.plain_deletability", percent)
-    if page.get("recommendation.deletability") is None:
+    larger = page.num("recommendation.plain_forgotten", percent)
+    if page.get("recommendation.forgotten") is None:
         return f"forgetting no removed keys instead of {larger}"
-    mine = page.num("recommendation.deletability", percent)
-    if percent(page.get("recommendation.deletability")) == percent(page.get("recommendation.plain_deletability")):
+    mine = page.num("recommendation.forgotten", percent)
+    if percent(page.get("recommendation.forgotten")) == percent(page.get("recommendation.plain_forgotten")):
         return f"the same {_keys(page)} keys"
     return f"forgetting {mine} instead of {larger} of removed keys"
 
@@ -158,19 +167,44 @@ def _warnings(page: Page) -> str:
     found = page.get("warnings")
     if not found:
         return ""
-    items = "".join(f"<li>{escape(text)}</li>" for text in found)
+    items = "".join(f"<li>{OPTION.sub(_code, escape(text))}</li>" for text in found)
     return f'<section class="warnings"><h2>Before you rely on this</h2><ul>{items}</ul></section>'
+
+
+def _code(found: re.Match[str]) -> str:
+    return f"<code>{found[0]}</code>"
+
+
+def _about(page: Page) -> str:
+    rate = page.num(_rate_path(page), percent)
+    return (
+        "<section><h2>What this is about</h2><p>Your <b>keys</b> are the names that things are stored under. A "
+        "database is often asked for keys it does not have (<b>absent</b> ones), and must look before it can say so. "
+        "A <b>filter</b> is a small summary of the keys, kept in memory, that is asked first. "
+        "Its “no” is always right, so the database need not look. Its “maybe” is wrong for a few requests (here "
+        f"{rate}): those are <b>false alarms</b>, and cost one needless look, nothing more. A stored key is never "
+        "missed. The fewer false alarms you allow, the more memory a filter needs.</p><p>A <b>learned</b> filter "
+        "carries a tiny <b>model</b> of what your keys look like, and spends its memory where the model is unsure. "
+        "Where keys have a pattern that absent ones lack, that saves memory; where they are random, nothing "
+        "does.</p></section>"
+    )
 
 
 def _how_to_use(page: Page) -> str:
     targets = page.get("targets")
     names = [_file_argument(page.get(f"inputs.{kind}.name")) for kind in ("keys", "negatives")]
     learned = page.get("recommendation.learned")
-    if learned:
-        command = f"dlbf fit {names[0]} {names[1]} --fpr {targets['fpr']:g} --deletability {targets['deletability']:g}"
-        if targets["adversarial_fpr"] < 1:
-            command += f" --adversarial-fpr {targets['adversarial_fpr']:g}"
-        command += " -o keys.dlbf"
+    asked = f"--fpr {targets['fpr']:g} --deletability {targets['deletability']:g}"
+    if targets["adversarial_fpr"] < 1:
+        asked += f" --adversarial-fpr {targets['adversarial_fpr']:g}"
+    if page.get("inputs.keys.is_store"):
+        given = "" if page.get("inputs.negatives.is_store") else f" --negatives {names[1]}"
+        middle = (
+            f"<pre>{escape(f'dlbf rebuild {names[0]}{given} {asked}')}</pre><p>gives the store such a filter while it "
+            "serves; reads and writes go on. If the best filter has changed by then, it takes that one.</p>"
+        )
+    elif learned:
+        command = f"dlbf fit {names[0]} {names[1]} {asked} -o keys.dlbf"
         code = 'with dlbf.open_filter("keys.dlbf") as f:\n    key in f      # False: certainly not there'
         middle = (
             f"<pre>{escape(command)}</pre><p>makes the filter; in Python it is then</p><pre>{escape(code)}</pre>"
@@ -183,17 +217,7 @@ def _how_to_use(page: Page) -> str:
         kind = classes.get(page.get("recommendation.filter"), "CuckooFilter")
         code = f"f = dlbf.{kind}({page.get('recommendation.n_keys')}, {targets['fpr']:g})\nf.update(keys)\nkey in f"
         middle = f"<pre>{escape(code)}</pre><p>The first number is how many keys there is room for.</p>"
-    rate = page.num(_rate_path(page), percent)
-    return (
-        "<section><h2>What this is about</h2><p>A database is often asked for things it does not have, and must look "
-        "before it can say so. A <b>filter</b> is a small summary of the keys, kept in memory, that is asked first. "
-        "Its “no” is always right, so the database need not look. Its “maybe” is wrong for a few requests (here "
-        f"{rate}): those are <b>false alarms</b>, and cost one needless look, nothing more. A stored key is never "
-        "missed. The fewer false alarms you allow, the more memory a filter needs.</p><p>A <b>learned</b> filter "
-        "carries a tiny model of what your keys look like, and spends its memory where the model is unsure. Where "
-        "keys have a pattern that absent ones lack, that saves memory; where they are random, nothing "
-        f"does.</p><h3>Use it</h3>{middle}</section>"
-    )
+    return f"<section><h2>Use it</h2><p>For whoever builds it in:</p>{middle}</section>"
 
 
 def _file_argument(name: str) -> str:
@@ -396,7 +420,8 @@ def _curves(page: Page) -> str:
     return (
         "<section><h2>How memory buys fewer false alarms</h2><p>Each line is one kind of filter. Find your target on "
         "the left axis and follow the dashed line to the right: what you cross first is smallest. "
-        f"{_blue_line(losing)} Dots are filters of other libraries, built and measured here. The dotted grey line "
+        f"{_blue_line(losing)} Names joined by “=” share a line. Dots are filters of other libraries, built and "
+        "measured here. The dotted grey line "
         "is the least that any filter without a model can have: what lies left of it is what learning buys.</p>"
         f'<div class="pair">{"".join(charts)}</div>{_curve_table(page)}</section>'
     )
@@ -580,12 +605,12 @@ def _scores(page: Page) -> str:
         )
     table = "" if alone else _region_table(page)
     return (
-        f'<section><h2>What the model sees</h2><div class="pair"><figure>{chart}<figcaption>Heights are square roots '
-        "of shares, so that rare scores can be seen. Model: "
+        f'<section><h2>What the model sees</h2><div class="pair"><figure>{chart}<figcaption>The higher a bar, the '
+        "more keys have that score (heights are square roots of the shares, so that small ones can be seen). Model: "
         f"{escape(scores['model'])}.</figcaption></figure><div><p>The model gives every key a score, a whole number: "
         f"the higher, the more it looks like one of yours.</p><p>{told}</p><p>"
-        f"{page.num('scores.overlap', percent)} of the two histograms overlap (0 %: told apart perfectly, 100 %: not "
-        f"at all).</p></div></div>{_score_table(page)}{table}</section>"
+        f"{page.num('scores.overlap', percent)} of the two histograms overlap ({percent(0)}: told apart perfectly, "
+        f"{percent(1)}: not at all).</p></div></div>{_score_table(page)}{table}</section>"
     )
 
 
@@ -596,7 +621,7 @@ def _score_table(page: Page) -> str:
         cells = _cell("Stored keys", page.num(f"scores.keys.{i}", percent)) + _cell(
             "Absent keys", page.num(f"scores.absent.{i}", percent)
         )
-        body.append(f'<tr><th scope="row">{edges[i]} to {edges[i + 1] - 1}</th>{cells}</tr>')
+        body.append(f'<tr><th scope="row">{_whole(edges[i])} to {_whole(edges[i + 1] - 1)}</th>{cells}</tr>')
     return (
         '<details class="numbers"><summary>The same as a table</summary>'
         "<table><caption>Share of keys with each score; the first and the last "
@@ -606,8 +631,8 @@ def _score_table(page: Page) -> str:
 
 
 REGION_COLUMNS = (
-    "Your keys in it", "Absent requests in it", "Filter", "Bits per key", "Share of the memory", "Pass, predicted",
-    "Pass, measured",
+    "Your keys in it", "Absent requests in it", "Filter", "Bits per key", "Share of the memory",
+    "False alarms, predicted", "False alarms, measured",
 )  # fmt: skip
 
 
@@ -618,7 +643,7 @@ def _region_table(page: Page) -> str:
     head = "".join(f'<th scope="col"{" class=text" if name == "Examples" else ""}>{name}</th>' for name in names)
     body = []
     for i, region in enumerate(regions):
-        low = "lowest scores" if region["score_from"] is None else f"from {region['score_from']}"
+        low = "lowest scores" if region["score_from"] is None else f"scores from {_whole(region['score_from'])}"
         words = ""
         if i == 0:
             words = "looks least like your keys"
@@ -641,6 +666,11 @@ def _region_table(page: Page) -> str:
         "strong filter for few. Many keys and few absent requests: a weak one is "
         f"enough.</caption><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     )
+
+
+def _whole(value: int) -> str:
+    """A whole number with a minus sign that is not taken for a hyphen."""
+    return str(value).replace("-", "\N{MINUS SIGN}")
 
 
 def _examples(region: dict[str, Any]) -> str:
@@ -723,11 +753,11 @@ def _read_path(page: Page) -> str:
     return (
         "<section><h2>What happens when a key is not there</h2><p>Of 1,000 requests for absent keys, about "
         f"{show('passes_per_1000', _some)} get a “maybe” and go on to the database; all others are answered in "
-        f"{show('learned_ns')} from memory. On average that is {show('absent_ns')} instead of {show('lmdb_miss_ns')}, "
-        f"even though here all data was in memory. If every look meant a disk read of {show('disk_read_ns')} "
-        f"(assumed, not measured), 1,000 such requests would take {show('disk_without_ns')} without a filter and "
-        f"{show('disk_with_ns')} with it. A request for a key that <em>is</em> there pays {show('learned_hit_ns')} "
-        f"more than without a filter. {_when_it_pays(page)}</p>"
+        f"{show('learned_ns')} from memory.</p><ul><li><b>Data in memory</b>, as measured here: on average "
+        f"{show('absent_ns')} instead of {show('lmdb_miss_ns')} without a filter.</li><li><b>Data on a disk</b> that "
+        f"takes {show('disk_read_ns')} for a look (assumed, not measured): 1,000 such requests would take "
+        f"{show('disk_with_ns')} instead of {show('disk_without_ns')}.</li><li><b>A key that is there</b> costs "
+        f"{show('learned_hit_ns')} more than without a filter. {_when_it_pays(page)}</li></ul>"
         f'<div class="pair"><figure>{chart}<ul class="legend">{legend}</ul></figure>'
         '<table><caption>Time of each step, per key</caption><thead><tr><th scope="col">Step</th>'
         f'<th scope="col">Time</th></tr></thead><tbody>{body}</tbody></table></div>'
@@ -750,7 +780,7 @@ def _when_it_pays(page: Page) -> str:
 
 
 def _some(value: float) -> str:
-    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+    return f"{value:.1g}" if value < 1 else f"{value:.0f}"
 
 
 # --- the end
@@ -758,6 +788,8 @@ def _some(value: float) -> str:
 
 WORDS = {
     "Bits per key": "Memory divided by the number of keys; 8 bits are one byte.",
+    "kB, MB": "A thousand bytes, a million bytes.",
+    "ns, µs, ms": "A billionth, a millionth, a thousandth of a second.",
     "False alarm (false positive)": (
         "An absent key that the filter lets through. It costs one needless look, never a wrong answer."
     ),

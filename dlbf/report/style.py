@@ -27,6 +27,7 @@ h3 { font-size: 1.02rem; margin: 1.4em 0 .3em; }
 p { margin: .4em 0 .8em; max-width: 72ch; }
 .answer { font-size: clamp(1.3rem, 3.4vw, 1.85rem); line-height: 1.32; font-weight: 650; margin: .4em 0 .9em;
   max-width: 44ch; letter-spacing: -.01em; }
+.price { margin: -.6em 0 1.4em; color: var(--soft); max-width: 66ch; }
 .soft, figcaption, caption { color: var(--soft); }
 .small { font-size: .88rem; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 14px; padding: 22px; margin: 18px 0; }
@@ -86,6 +87,11 @@ details { margin: .9em 0 0; } summary { cursor: pointer; color: var(--accent); f
 summary:focus-visible { outline: 2px solid var(--accent); outline-offset: 3px; border-radius: 4px; }
 dl { margin: .4em 0; } dt { font-weight: 650; margin-top: .7em; } dd { margin: 0; max-width: 72ch; }
 footer { padding-bottom: 36px; color: var(--soft); font-size: .85rem; }
+@media screen and (min-width: 761px) and (max-width: 1000px) {
+  svg text { font-size: 14px; } svg text.noted { font-size: 12px; }
+  table.wide, table.wide tbody th { font-size: .82rem; } table.wide th { font-size: .78rem; }
+  table.wide th, table.wide td { padding: 6px 4px; }
+}
 @media screen and (max-width: 760px) {
   main, header.top, footer { padding-left: 12px; padding-right: 12px; }
   svg text { font-size: 14px; } svg text.noted { font-size: 12px; }
@@ -111,7 +117,8 @@ footer { padding-bottom: 36px; color: var(--soft); font-size: .85rem; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   body { font-size: 10.5pt; } section { border: 0; border-top: 1px solid #ccc; border-radius: 0; padding: 10px 0; }
   main, header.top, footer { max-width: none; padding: 0; } figure, tr, .figures li, h2, h3 { break-inside: avoid; }
-  h2, h3 { break-after: avoid; } svg.chart { max-width: 420px; } table { font-size: 8.5pt; }
+  h2, h3, caption, thead { break-after: avoid; } caption { break-inside: avoid; }
+  section > p { break-before: avoid; } svg.chart { max-width: 420px; } table { font-size: 8.5pt; }
   th, td { padding: 3px 5px; } tbody th { font-size: 8.5pt; } th .sub, td .sub { font-size: 7.5pt; }
   details.numbers { display: none; }
   details::details-content { content-visibility: visible; display: block; height: auto; } summary { color: #000; }

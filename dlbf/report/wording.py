@@ -18,7 +18,7 @@ __all__ = [
 # What a product manager may call each design; the summary for engineers is in dlbf.theory.designs.
 TITLES = {
     "bloom": "Bloom filter",
-    "counting": "Counting Bloom filter (4-bit)",
+    "counting": "Counting Bloom filter (4\N{NON-BREAKING HYPHEN}bit)",
     "dlbf": "Deletable Bloom filter",
     "d-left": "d-left counting filter",
     "cuckoo": "Cuckoo filter",

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from dlbf.theory.rates import blocked_fpr, cell_fpr, cuckoo_fpr, dleft_fpr
     from dlbf.theory.shared_array import SharedArray, optimise_shared_array
     from dlbf.theory.shares import kl_divergence, merge_shares, saved_bits, shares_from_scores
-    from dlbf.theory.three_filter import ThreeFilters, optimise_three_filters, pareto_front
+    from dlbf.theory.three_filter import (
+        ThreeFilters,
+        optimise_three_filters,
+        pareto_front,
+        smallest_three_filters,
+    )
     from dlbf.theory.thresholds import Thresholds, best_thresholds, cheapest_thresholds
 
 __all__ = [
@@ -75,6 +80,7 @@ __all__ = [
     "shares_from_scores",
     "slbf_2cbf_split",
     "smallest_budget",
+    "smallest_three_filters",
 ]
 
 _HOME = {
@@ -136,6 +142,7 @@ _HOME = {
         "ThreeFilters",
         "optimise_three_filters",
         "pareto_front",
+        "smallest_three_filters",
     ),
     "thresholds": (
         "Thresholds",

@@ -17,7 +17,12 @@ from dlbf.theory.designs import Design, get_design
 from dlbf.theory.formulas import dlbf_deletability
 from dlbf.theory.shared_array import optimise_shared_array
 from dlbf.theory.shares import as_shares, kl_divergence, merge_shares, two_regions
-from dlbf.theory.three_filter import ThreeFilters, optimise_three_filters, pareto_front
+from dlbf.theory.three_filter import (
+    ThreeFilters,
+    optimise_three_filters,
+    pareto_front,
+    smallest_three_filters,
+)
 from dlbf.theory.thresholds import best_thresholds, cheapest_thresholds
 
 __all__ = ["AUTO_BASES", "FilterPlan", "Plan", "RegionPlan", "plan"]
@@ -783,30 +788,19 @@ def _plan_three_filters(task: _Task) -> Plan:
             front = pareto_front(p, fn, bits, task.deletions, cell_bits=cell_bits, fnr=[allowed]) if bits > 0 else []
             return front[0] if front else None
 
-        def meets(found: ThreeFilters | None, fpr: float | None) -> bool:
-            return found is not None and (fpr is None or found.fpr <= fpr * (1 + 1e-12))
+        def smallest(fpr: float | None) -> ThreeFilters | None:
+            assert allowed is not None
+            return smallest_three_filters(p, fn, task.deletions, fnr=allowed, fpr=fpr, cell_bits=cell_bits)
 
-        def smallest(fpr: float | None) -> float:
-            low, high = 0.0, 1.0
-            while not meets(best(high), fpr):
-                low, high = high, 2 * high
-                if high > 4096:
-                    return math.inf
-            while high - low > 1e-9 * high:
-                middle = 0.5 * (low + high)
-                low, high = (low, middle) if meets(best(middle), fpr) else (middle, high)
-            return high
-
-        least = 0.0 if meets(best(1e-9), None) else smallest(None)
-        bits = task.bits if task.bits is not None else smallest(task.fpr)
-        found = best(bits) if math.isfinite(bits) else None
-        if found is None or not meets(found, task.fpr):
-            if math.isinf(bits):
-                reason = f"no budget reaches the target rate: the model alone lets {p:.3g} pass"
-                least = math.inf
-            else:
-                reason = "the budget is too small for the targets"
-            return _infeasible(task, least, reason)
+        least = 0.0
+        if allowed is not None:
+            enough = smallest(None)
+            least = enough.bits if enough is not None else math.inf
+        found = best(task.bits) if task.bits is not None else smallest(task.fpr)
+        if found is None and task.bits is None:
+            return _infeasible(task, math.inf, f"no budget reaches the target rate: the model alone lets {p:.3g} pass")
+        if found is None or (task.fpr is not None and found.fpr > task.fpr * (1 + 1e-12)):
+            return _infeasible(task, least, "the budget is too small for the targets")
         low_gone, high_gone = task.deletions * keys[0], task.deletions * keys[1]
         members = [FilterPlan(base, found.member, found.member_bits / float(keys[0])), FilterPlan("all", 1.0, 0.0)]
         sets = [

@@ -51,13 +51,29 @@ def _fill_for(hashes: Floats, keys: Floats, queries: Floats, fpr: float, kept: f
         rates = fill**hashes
         return bool(queries @ rates <= fpr and keys @ rates <= kept and rates[keys > 0].max() <= worst)
 
-    low, high = 0.0, 1.0 - 1e-9
+    high = 1.0 - 1e-9
     if meets(high):
         return high
-    for _ in range(50):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if meets(middle) else (low, middle)
-    return low
+    if not meets(0.0):
+        return 0.0
+    # Log rates are convex in the log of the fill, so Newton's steps from above never go below where they are met.
+    stored = hashes[keys > 0]
+    log_fill = min(0.0, math.log(worst) / max(float(stored.min()), 1e-300)) if worst < 1 else 0.0
+    for shares, most in ((queries, fpr), (keys, kept)):
+        for _ in range(60):
+            parts = shares * np.exp(hashes * log_fill)
+            total = float(parts.sum())
+            if total <= most:
+                break
+            step = math.log(total / most) * total / float(parts @ hashes)
+            log_fill -= step
+            if step < 1e-14 * -log_fill:
+                break
+    fill, shrink = min(high, math.exp(log_fill)), 1e-15
+    while not meets(fill):
+        fill *= 1 - shrink
+        shrink = min(0.5, 2 * shrink)
+    return fill
 
 
 def optimise_shared_array(

@@ -15,8 +15,9 @@ deleted, FPR = 0 and FNR = 1.  So the whole front is computed: the least FPR for
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ import numpy.typing as npt
 
 from dlbf.theory.formulas import ALPHA
 
-__all__ = ["ThreeFilters", "optimise_three_filters", "pareto_front"]
+__all__ = ["ThreeFilters", "optimise_three_filters", "pareto_front", "smallest_three_filters"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -192,27 +193,81 @@ def pareto_front(
             model_fpr, model_fnr, bits_per_key, deletions, cell_bits=cell_bits, weight=0.0
         ).fnr  # fmt: skip
         fnr = np.geomspace(least * (1 + 1e-9), 1.0, 41).tolist()
-    front = []
-    for allowed in fnr:
-        if not 0 < allowed <= 1:
-            raise ValueError(f"fnr: expected 0 < fnr <= 1, found {allowed!r}")
-        # FNR is met with equality: u from v, then all that is left buys the member filter.
-        low_v, high_v = max(0.0, (allowed - (1 - model.fnr)) / model.fnr), min(1.0, allowed / model.fnr)
-        inner = np.linspace(0, 1, points)
-        v = low_v + (high_v - low_v) * np.unique(np.concatenate((inner, np.geomspace(1e-12, 1, points))))
-        for _ in range(6):
-            with np.errstate(divide="ignore", invalid="ignore"):
-                u = np.clip((allowed - model.fnr * v) / (1 - model.fnr), 0, 1)
-                x_low, x_high = -np.log(v), -np.log(u)
-                left = bits_per_key - model.w_low * x_low - model.w_high * x_high
-                e = np.exp(-np.maximum(left, 0) / model.w_member)
-                rate = np.where(left >= 0, model.p * (1 - u) + (1 - model.p) * (1 - v) * e, math.inf)
-            at = int(np.argmin(np.nan_to_num(rate, nan=math.inf)))
-            if not math.isfinite(rate[at]):
-                break
-            found = model.make(float(left[at]) / model.w_member, float(x_high[at]), float(x_low[at]))
-            low, high = v[max(0, at - 1)], v[min(len(v) - 1, at + 1)]
-            v = np.unique(np.append(np.linspace(low, high, 33), v[at]))
-        if math.isfinite(rate[at]):
-            front.append(found)
-    return front
+
+    def rate(u: Floats, v: Floats, x_high: Floats, x_low: Floats) -> tuple[Floats, Floats]:
+        # All that is left buys the member filter.
+        left = bits_per_key - model.w_low * x_low - model.w_high * x_high
+        x_member = np.maximum(left, 0) / model.w_member
+        passing = model.p * (1 - u) + (1 - model.p) * (1 - v) * np.exp(-x_member)
+        return np.where(left >= 0, passing, math.inf), x_member
+
+    return [found for allowed in fnr if (found := _scan(model, allowed, rate, points)) is not None]
+
+
+def smallest_three_filters(
+    model_fpr: float,
+    model_fnr: float,
+    deletions: float,
+    *,
+    fnr: float,
+    fpr: float | None = None,
+    cell_bits: float = 1,
+    points: int = 2001,
+) -> ThreeFilters | None:
+    """The fewest bits per key for an FNR and an FPR (None: whatever it is); None if no number of bits is enough.
+
+    Examples
+    --------
+    >>> found = smallest_three_filters(0.005, 0.55, 0.1, fnr=0.01, fpr=0.00705)
+    >>> round(found.bits, 2), round(found.fpr, 5), round(found.fnr, 5)
+    (8.0, 0.00705, 0.01)
+    >>> smallest_three_filters(0.005, 0.55, 0.1, fnr=0.01, fpr=0.001) is None
+    True
+    """
+    model = _Model(model_fpr, model_fnr, deletions, cell_bits)
+
+    def bits(u: Floats, v: Floats, x_high: Floats, x_low: Floats) -> tuple[Floats, Floats]:
+        x_member = np.zeros_like(v)
+        if fpr is not None:
+            # What the deleted sets leave for the member filter to pass.
+            passing = (fpr - model.p * (1 - u)) / ((1 - model.p) * (1 - v))
+            x_member = np.where(passing > 0, np.maximum(-np.log(passing), 0), math.inf)
+        return model.w_low * x_low + model.w_high * x_high + model.w_member * x_member, x_member
+
+    return _scan(model, fnr, bits, points)
+
+
+@functools.cache
+def _unit_grid(points: int) -> Floats:
+    """Even and geometric steps from 0 to 1: the optimum can sit next to 0."""
+    return np.unique(np.concatenate((np.linspace(0, 1, points), np.geomspace(1e-12, 1, points))))
+
+
+def _scan(
+    model: _Model,
+    allowed: float,
+    price: Callable[[Floats, Floats, Floats, Floats], tuple[Floats, Floats]],
+    points: int,
+) -> ThreeFilters | None:
+    """Of all with the FNR ``allowed``, the one of the lowest price; None if none has a finite one.
+
+    ``price`` of the rates ``u``, ``v`` and their nats gives the price and the nats of the member filter.
+    """
+    if not 0 < allowed <= 1:
+        raise ValueError(f"fnr: expected 0 < fnr <= 1, found {allowed!r}")
+    # FNR is met with equality: u from v.
+    low_v, high_v = max(0.0, (allowed - (1 - model.fnr)) / model.fnr), min(1.0, allowed / model.fnr)
+    v = low_v + (high_v - low_v) * _unit_grid(points)
+    found = None
+    for _ in range(6):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            u = np.clip((allowed - model.fnr * v) / (1 - model.fnr), 0, 1)
+            x_low, x_high = -np.log(v), -np.log(u)
+            value, x_member = price(u, v, x_high, x_low)
+        at = int(np.argmin(np.nan_to_num(value, nan=math.inf, posinf=math.inf)))
+        if not math.isfinite(value[at]):
+            break
+        found = model.make(float(x_member[at]), float(x_high[at]), float(x_low[at]))
+        low, high = v[max(0, at - 1)], v[min(len(v) - 1, at + 1)]
+        v = np.unique(np.append(np.linspace(low, high, 33), v[at]))
+    return found
