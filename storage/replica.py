@@ -10,6 +10,7 @@ from typing import Any
 import lmdb
 
 from dlbf.errors import ChecksumError, DlbfError, FilterFullError, FormatError, StoreError, VersionError
+from dlbf.filters.base import aligned_zeros
 from dlbf.kernels.hashing import checksum64, checksum64_chunks
 from dlbf.kernels.journal import Tail, apply_record, read_record
 from dlbf.kernels.readpath import ReplicaState, release_pages
@@ -256,12 +257,15 @@ class Replica(ReplicaState):
                 found = "nothing" if piece is None else f"{len(piece)} bytes"
                 raise Unusable(f"{where}: piece {i}: {expected} bytes expected, {found} found; run rebuild()")
             pieces.append(piece)
-        # The only copy: out of the map into the buffer that the filter will use.
-        blob = bytearray().join(pieces)
-        for piece in pieces:
+        # The only copy: out of the map into the buffer that the filter will use.  An array, because large ones are of
+        # large pages, of which fewer have to be made.
+        blob = aligned_zeros(checkpoint.n_bytes)
+        view = memoryview(blob)
+        for i, piece in enumerate(pieces):
+            view[i * PIECE_BYTES : i * PIECE_BYTES + len(piece)] = piece
             if isinstance(piece, memoryview):
                 release_pages(piece)
-        del pieces, piece
+        del pieces, piece, view
         sums = checksum64_chunks(blob, PIECE_BYTES)
         if checksum64(sums) != checkpoint.sums:
             raise Unusable(f"{where}: the pieces do not match their checksum; run rebuild()")

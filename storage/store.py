@@ -97,6 +97,8 @@ SYNC_MODES = {
 # capacity (see generations.GROW_AT) has arrived.
 BUILD_KEYS_PER_OPERATION = 48
 BUILD_KEYS_PER_STEP = 8192
+# Loading a filter of so many bytes takes less than a millisecond.
+LOAD_ASIDE_BYTES = 1 << 20
 # A process writes the absent keys it has sampled by itself at most so often; more are thinned until then.
 FLUSH_SECONDS = 10.0
 # Fewer of them are not worth a transaction when the store is closed.
@@ -229,6 +231,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._wake = threading.Event()
         self._sweeper: threading.Thread | None = None
         self._flusher: threading.Thread | None = None
+        self._loader: threading.Thread | None = None
         self._flushed_at = -FLUSH_SECONDS
         # Lookups that are in the traffic record already, and the filter that had answered them.
         self._reported = (0, 0, 0)
@@ -466,8 +469,9 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._withdraw()
         if self._env is not None and not self._was_forked():
             self._keep_live(False)
-            if self._flusher is not None:
-                self._flusher.join()
+            for thread in (self._flusher, self._loader):
+                if thread is not None:
+                    thread.join()
         self._wake.set()
         env, self._env = self._env, None
         self._detach_meta()
@@ -580,18 +584,25 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     # --- the replica
 
-    def _refresh(self) -> bool:
-        """Bring the filter up to date; False if it cannot be used now."""
+    def _refresh(self, wait: bool = False) -> bool:
+        """Bring the filter up to date; False if it cannot be used now.
+
+        One that takes a while to load is loaded aside, and until then the data are read, unless the caller wants to
+        ``wait``.
+        """
         word = self._word()
         if word is None or word == self._dead_word:
             return False
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=wait):
             return False
         try:
             if self._is_current():
                 return True
             with self._reading(buffers=True) as txn:
                 now = txn.id()
+                if not wait and self._replica.filter is None and self._is_large(txn):
+                    self._load_aside()
+                    return False
                 self._withdraw()
                 if self._replica.catch_up(txn, now):
                     self._watch_generation()
@@ -601,6 +612,25 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                 return False
         finally:
             self._lock.release()
+
+    def _is_large(self, txn: Any) -> bool:
+        checkpoint = read_checkpoint(txn, self._dbs)
+        return checkpoint is not None and checkpoint.n_bytes > LOAD_ASIDE_BYTES
+
+    def _load_aside(self) -> None:
+        """Load the filter in a thread of its own; the caller holds ``_lock``."""
+        if self._loader is None:
+
+            def load() -> None:
+                try:
+                    self._refresh(wait=True)
+                except (lmdb.Error, StoreError) as error:
+                    log.debug("%s: the filter was not loaded aside: %s", self.path, error)
+                finally:
+                    self._loader = None
+
+            self._loader = threading.Thread(target=load, name="dlbf-loader", daemon=True)
+            self._loader.start()
 
     def _get_slow(self, key: Any, default: Any) -> Any:
         self._check_process()
@@ -1426,7 +1456,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         if self._word() is None:
             return "pass-through", "LMDB's meta pages cannot be watched"
         if not self._is_current():
-            self._refresh()
+            self._refresh(wait=True)
         if self._replica.filter is None and self._replica.reason:
             return "pass-through", self._replica.reason
         return "filtering", ""

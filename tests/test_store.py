@@ -758,6 +758,58 @@ def test_get_many_does_not_trust_a_filter_that_changed_while_it_was_asked(path, 
         assert changing.calls == 2
 
 
+def test_large_filter_is_loaded_aside_while_the_data_answer(path, monkeypatch):
+    with open_store(path) as store:
+        bulk(store, [b"%d" % i for i in range(5000)])
+    monkeypatch.setattr("dlbf.storage.store.LOAD_ASIDE_BYTES", 0)
+    go = threading.Event()
+    load = replica.Replica._load
+
+    def slowly(self, txn, now):
+        assert go.wait(30)
+        load(self, txn, now)
+
+    monkeypatch.setattr(replica.Replica, "_load", slowly)
+    with open_store(path) as store:
+        for i in range(100):
+            assert store.get(b"%d" % i) == b"v"
+            assert store.get(b"absent %d" % i) is None
+        assert store.get_many([b"1", b"x"]) == [b"v", None]
+        with store.snapshot() as view:
+            assert view.get(b"2") == b"v"
+        assert store.n_unfiltered == 202
+        go.set()
+        assert store.stats().state == "filtering"  # who asks for the state waits for it
+        assert store.get(b"absent") is None
+        assert store.n_filtered == 1
+        store[b"new"] = b"1"
+        assert store.get(b"new") == b"1"
+        assert store.verify().ok
+
+
+@pytest.mark.parametrize("how", ["close", "write", "damage"])
+def test_store_is_used_otherwise_while_its_filter_is_loaded(path, monkeypatch, how, caplog):
+    with open_store(path) as store:
+        bulk(store, [b"%d" % i for i in range(5000)])
+        store[b"journaled"] = b"v"
+        store._close()
+    if how == "damage":
+        with lmdb.open(str(path), max_dbs=9) as env, env.begin(write=True) as txn:
+            txn.drop(env.open_db(b"filter", txn=txn), delete=False)
+    monkeypatch.setattr("dlbf.storage.store.LOAD_ASIDE_BYTES", 0)
+    for _ in range(20):
+        with open_store(path) as store:
+            assert store.get(b"absent") is None
+            if how == "write":
+                store[b"new"] = b"1"
+                assert store.get(b"new") == b"1"
+                assert store.stats().state == "filtering"
+            assert store.get(b"journaled") == b"v"
+            if how == "damage":
+                assert store.stats().state == "pass-through"
+    assert not [thread for thread in threading.enumerate() if thread.name == "dlbf-loader"]
+
+
 @pytest.mark.parametrize("name", ["journal-written", "checkpoint-piece-written", "journal-trimmed"])
 def test_commit_that_fails_beside_a_checkpoint_leaves_the_filter_as_it_was(path, monkeypatch, name):
     monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 0)

@@ -56,8 +56,10 @@ STORE_FIGURES = {
     "lmdb_present_ns": ("the same in py-lmdb", "ns"),
     "rebuild_us": ("rebuild", "µs per key"),
     "open_ms": ("open", "ms"),
-    "first_read_ms": ("first read: loads the filter", "ms"),
+    "first_read_ms": ("first read", "ms"),
+    "loaded_ms": ("until the filter answers; larger ones are loaded beside the reads", "ms"),
     "recovery_ms": (f"open and read after a kill, {RECOVERY_COMMITS} commits since the checkpoint", "ms"),
+    "recovered_ms": ("the same until the filter answers", "ms"),
     "reader_bytes_per_key": ("private memory of a reader", "bytes per key"),
 }
 
@@ -214,7 +216,7 @@ with Store(empty, readonly=True) as store:
     store.get(b"code and libraries are warm")
 gc.collect()
 before = private() if Path("/proc/self/smaps_rollup").exists() else 0
-best_open = best_first = 1e9
+best_open = best_first = best_loaded = 1e9
 # Opening by itself: a filter that was copied just before has put everything else out of the processor's cache.
 for turn in range(rounds - 1):
     start = time.perf_counter()
@@ -227,11 +229,16 @@ for turn in range(rounds):
     middle = time.perf_counter()
     store.get(b"an absent key")
     end = time.perf_counter()
+    while not store.stats().filtered:
+        store.get(b"an absent key")
+    loaded = time.perf_counter()
     best_open, best_first = min(best_open, middle - start), min(best_first, end - middle)
+    best_loaded = min(best_loaded, loaded - middle)
     if turn < rounds - 1:
         store.close()
 after = private() if before else 0
-print(json.dumps([best_open * 1e3, best_first * 1e3, after - before if before else None, store.state]))
+milliseconds = [1e3 * seconds for seconds in (best_open, best_first, best_loaded)]
+print(json.dumps([*milliseconds, after - before if before else None, store.state]))
 """
 
 
@@ -302,17 +309,18 @@ def _store(n_keys: int, folder: Path, rounds: int, say: Say) -> dict[str, float 
     store.close()
     say("opening")
     opened = json.loads(_child(READER, folder / "store", folder / "empty", 20))
-    out["open_ms"], out["first_read_ms"] = opened[0], opened[1]
-    out["reader_bytes_per_key"] = None if opened[2] is None else opened[2] / n_keys
+    out["open_ms"], out["first_read_ms"], out["loaded_ms"] = opened[:3]
+    out["reader_bytes_per_key"] = None if opened[3] is None else opened[3] / n_keys
     say("recovering")
-    best = math.inf
+    best = best_loaded = math.inf
     for _ in range(3):
         _child(WRITER, folder / "store", RECOVERY_COMMITS)
         opened = json.loads(_child(READER, folder / "store", folder / "empty", 1))
-        if opened[3] != "filtering":
-            raise RuntimeError(f"after a kill the store is in state {opened[3]!r}")
+        if opened[4] != "filtering":
+            raise RuntimeError(f"after a kill the store is in state {opened[4]!r}")
         best = min(best, opened[0] + opened[1])
-    out["recovery_ms"] = best
+        best_loaded = min(best_loaded, opened[0] + opened[2])
+    out["recovery_ms"], out["recovered_ms"] = best, best_loaded
     return out
 
 
