@@ -270,7 +270,7 @@ def learn(
     notes: list[str],
 ) -> Any:
     """Train, plan and lay out; None if that needs something that is not there."""
-    from dlbf.learned.fitting import prepare
+    from dlbf.learned.fitting import Targets, prepare
 
     if deletability is None and design == "auto":
         deletability = DELETABILITY
@@ -285,25 +285,17 @@ def learn(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
-            prepared = prepare(
-                keys,
-                absent,
+            targets = Targets(
                 fpr=fpr,
                 deletability=deletability,
                 adversarial_fpr=adversarial_fpr,
                 design=design,
                 model=model,
-                counter_bits=None,
-                bits_per_key=None,
                 headroom=generations.REBUILD_ROOM,
-                deletions=0.1,
                 secret=secret,
-                random_state=0,
-                max_model_bytes=None,
-                progress=stage,
-                n_keys=max(n_keys, len(keys)),
-                spare=SPARE_SIGMAS,
-                compare=False,
+            )
+            prepared = prepare(
+                keys, absent, targets, stage, n_keys=max(n_keys, len(keys)), spare=SPARE_SIGMAS, compare=False
             )
         except ImportError as error:
             if design != "auto":

@@ -1,6 +1,7 @@
 """LearnedFilter: fitting, promises, bytes, forged bytes, and what it says about itself."""
 
 import dataclasses
+import inspect
 import json
 import pickle
 import random
@@ -18,6 +19,7 @@ from dlbf import format
 from dlbf.bench.keys import listed_urls, ordinary_urls
 from dlbf.learned import Explanation, LearnedFilter, Rate
 from dlbf.learned.assembly import DELETED, DIRECTORY, MEMBER, PART
+from dlbf.learned.fitting import Targets
 from dlbf.theory import DESIGNS
 
 PROMISING = sorted(name for name, row in DESIGNS.items() if not row.false_negatives)
@@ -691,3 +693,15 @@ def test_ordinary_keys_of_another_seed_are_never_in_fit():
     # The rates above are honest only if fresh negatives are fresh.
     assert not set(FRESH) & set(NEGATIVES)
     assert len(set(ordinary_urls(100, seed=6)) & set(FRESH)) == 0
+
+
+def test_targets_are_the_parameters_of_fit_and_have_its_defaults():
+    parameters = inspect.signature(LearnedFilter.fit).parameters
+    asked = {name: parameter.default for name, parameter in parameters.items()}
+    for name in ("keys", "negatives", "progress"):
+        del asked[name]
+    assert asked == {field.name: field.default for field in dataclasses.fields(Targets)}
+
+
+def test_targets_do_not_show_the_secret():
+    assert "16 secret bytes!" not in repr(Targets(secret=b"16 secret bytes!"))

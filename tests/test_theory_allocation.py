@@ -35,6 +35,64 @@ def check_targets(found, problem):
     assert found.worst <= problem["adversarial_fpr"] * (1 + 1e-9)
 
 
+def measured_shares(rng, n_regions, n_sampled):
+    """Shares as counted in bins: multiples of 1 / n_sampled, many of them 0, and a sum of 1 but for rounding."""
+    return [
+        rng.multinomial(n_sampled, rng.dirichlet(np.full(n_regions, concentration))) / n_sampled
+        for concentration in (0.3, 0.1)
+    ]
+
+
+def test_bound_equal_to_the_rate_gives_every_region_that_rate():
+    # All caps together are the target, but for the last digit, on either side of it.
+    rng = np.random.default_rng(33)
+    cost = cell_cost(1)
+    for _ in range(500):
+        keys, queries = measured_shares(rng, 64, 200_000)
+        for fpr in (0.01, 0.001):
+            found = theory.allocate(keys, queries, [cost], fpr=fpr, adversarial_fpr=fpr)
+            assert found.feasible
+            assert found.rates == pytest.approx(np.where(keys > 0, fpr, 0.0))
+            assert found.bits == pytest.approx(cost.bits(fpr))
+
+
+SHARES = st.one_of(
+    st.just(0.0), st.floats(0, 1, allow_subnormal=True), st.floats(-320, 0).map(lambda exponent: 10.0**exponent)
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    shares=st.lists(st.tuples(SHARES, SHARES), min_size=1, max_size=12).filter(lambda s: any(key for key, _ in s)),
+    costs=st.sampled_from(["bits", "cuckoo", "counters"]).map(theory.base_costs),
+    target=st.one_of(
+        st.floats(-100, 0).map(lambda exponent: {"fpr": 10.0**exponent}),
+        st.floats(-10, 300).map(lambda exponent: {"bits": 10.0**exponent}),
+    ),
+    deletability=st.sampled_from([0.0, 1e-12, 0.5, 1 - 1e-12]),
+    bound=st.sampled_from([1.0, 0.02, 1e-6, 1e-300]),
+)
+def test_any_shares_and_targets_give_an_allocation_or_none(shares, costs, target, deletability, bound):
+    keys, queries = np.array(shares).T
+    found = theory.allocate(keys, queries, costs, **target, deletability=deletability, adversarial_fpr=bound)
+    if not found.feasible:
+        return
+    assert math.isfinite(found.bits)
+    assert all(
+        0 < rate <= bound * (1 + 1e-9) if key else rate == 0 for key, rate in zip(keys, found.rates, strict=True)
+    )
+    assert found.kept <= max(1 - deletability, keys.sum() if deletability == 0 else 0) * (1 + 1e-9)
+    if "fpr" in target:
+        assert found.fpr <= target["fpr"] * (1 + 1e-9)
+    else:
+        assert found.bits <= target["bits"] * (1 + 1e-9) + 1e-9
+
+
+def test_rate_too_small_for_double_precision_is_refused():
+    with pytest.raises(ValueError, match="fpr: expected at least 1e-100, found 1e-101"):
+        theory.allocate([1.0], [1.0], theory.base_costs("bits"), fpr=1e-101)
+
+
 def test_water_filling_is_never_beaten_by_slsqp():
     optimize = pytest.importorskip("scipy.optimize")
     rng = np.random.default_rng(20)

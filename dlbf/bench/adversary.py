@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import dlbf
 from dlbf import models
 from dlbf.adversary import (
@@ -219,9 +217,6 @@ def price(split: Split, model: Model) -> dict[str, Any]:
     key_shares, query_shares, _ = shares_from_scores(
         model.score_many(split.keys), model.score_many(split.negatives), 64
     )
-    # A bin where no query was seen is not trusted to stay empty.
-    query_shares = np.maximum(query_shares, 1 / len(split.negatives))
-    query_shares /= query_shares.sum()
     model_bits = 8 * model.nbytes / len(split.keys)
     built = []
     for bound in (0.02, 0.05, 0.2, 1.0):

@@ -137,11 +137,9 @@ class LearnedFilter(CompositeCore, Filter):
         ValueError
             If the targets cannot be met by the design; the message has the smallest budget that would do.
         """
-        from dlbf.learned.fitting import fit
+        from dlbf.learned.fitting import Targets, fit
 
-        return fit(
-            keys,
-            negatives,
+        targets = Targets(
             fpr=fpr,
             deletability=deletability,
             adversarial_fpr=adversarial_fpr,
@@ -154,8 +152,8 @@ class LearnedFilter(CompositeCore, Filter):
             secret=secret,
             random_state=random_state,
             max_model_bytes=max_model_bytes,
-            progress=progress,
         )
+        return fit(keys, negatives, targets, progress)
 
     @classmethod
     def _assemble(

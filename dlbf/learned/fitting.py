@@ -4,7 +4,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from dlbf.learned.filter import LearnedFilter, predicted_rates
 from dlbf.models import Model, no_model, train
 from dlbf.theory import Plan, get_design, plan, shares_from_scores
 
-__all__ = ["Prepared", "fit", "prepare"]
+__all__ = ["Prepared", "Targets", "fit", "prepare"]
 
 Progress = Callable[[str, float], None]
 Scores = npt.NDArray[np.int32]
@@ -65,62 +65,56 @@ def _distinct(keys: list[bytes]) -> list[bytes]:
     return list(dict.fromkeys(keys))
 
 
-def _check(fpr: Any, bits_per_key: Any, deletability: Any, adversarial_fpr: Any, headroom: Any, design: str) -> None:
-    if fpr is not None and bits_per_key is not None:
-        raise ValueError("pass either fpr= or bits_per_key=, not both: one follows from the other")
-    for name, value in (("fpr", fpr), ("adversarial_fpr", adversarial_fpr)):
-        if value is not None and not 0 < value <= 1:
-            raise ValueError(f"{name} must be above 0 and at most 1, found {value!r}")
-    if fpr is not None and fpr >= 1:
-        raise ValueError(f"fpr must be below 1, found {fpr!r}")
-    if bits_per_key is not None and not 0 < bits_per_key < 4096:
-        raise ValueError(f"bits_per_key must be above 0, found {bits_per_key!r}")
-    if deletability is not None and not 0 <= deletability < 1:
-        raise ValueError(f"deletability must be at least 0 and below 1, found {deletability!r}")
-    if not 1 <= headroom <= 1000:
-        raise ValueError(f"headroom must be between 1 and 1000, found {headroom!r}")
-    get_design(design)
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """What is asked of a filter: the parameters of :meth:`dlbf.LearnedFilter.fit`, which see, and its defaults.
+
+    Examples
+    --------
+    >>> Targets(fpr=0.01).design
+    'auto'
+    >>> Targets(fpr=2)
+    Traceback (most recent call last):
+    ValueError: fpr must be above 0 and at most 1, found 2
+    """
+
+    fpr: float | None = None
+    deletability: float | None = None
+    adversarial_fpr: float = 1.0
+    design: str = "auto"
+    model: str | Model | None = "auto"
+    counter_bits: int | None = None
+    bits_per_key: float | None = None
+    headroom: float = 1.0
+    deletions: float = 0.1
+    secret: bytes | None = field(default=None, repr=False)
+    random_state: int = 0
+    max_model_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fpr is not None and self.bits_per_key is not None:
+            raise ValueError("pass either fpr= or bits_per_key=, not both: one follows from the other")
+        for name, value in (("fpr", self.fpr), ("adversarial_fpr", self.adversarial_fpr)):
+            if value is not None and not 0 < value <= 1:
+                raise ValueError(f"{name} must be above 0 and at most 1, found {value!r}")
+        if self.fpr is not None and self.fpr >= 1:
+            raise ValueError(f"fpr must be below 1, found {self.fpr!r}")
+        if self.bits_per_key is not None and not 0 < self.bits_per_key < 4096:
+            raise ValueError(f"bits_per_key must be above 0, found {self.bits_per_key!r}")
+        if self.deletability is not None and not 0 <= self.deletability < 1:
+            raise ValueError(f"deletability must be at least 0 and below 1, found {self.deletability!r}")
+        if not 1 <= self.headroom <= 1000:
+            raise ValueError(f"headroom must be between 1 and 1000, found {self.headroom!r}")
+        if get_design(self.design).keyed and self.secret is None:
+            raise ValueError(f"the design {self.design!r} is keyed: pass secret= (16 bytes, secrets.token_bytes(16))")
 
 
-def fit(
-    keys: Iterable[Any],
-    negatives: Iterable[Any],
-    *,
-    fpr: float | None,
-    deletability: float | None,
-    adversarial_fpr: float,
-    design: str,
-    model: str | Model | None,
-    counter_bits: int | None,
-    bits_per_key: float | None,
-    headroom: float,
-    deletions: float,
-    secret: bytes | None,
-    random_state: int,
-    max_model_bytes: int | None,
-    progress: Any,
-) -> LearnedFilter:
+def fit(keys: Iterable[Any], negatives: Iterable[Any], targets: Targets, progress: Any = None) -> LearnedFilter:
     """See :meth:`dlbf.LearnedFilter.fit`."""
     report = _reporter(progress)
     report("reading keys", 0.0)
     key_list = _distinct(_as_list(keys))
-    prepared = prepare(
-        key_list,
-        negatives,
-        fpr=fpr,
-        deletability=deletability,
-        adversarial_fpr=adversarial_fpr,
-        design=design,
-        model=model,
-        counter_bits=counter_bits,
-        bits_per_key=bits_per_key,
-        headroom=headroom,
-        deletions=deletions,
-        secret=secret,
-        random_state=random_state,
-        max_model_bytes=max_model_bytes,
-        progress=report,
-    )
+    prepared = prepare(key_list, negatives, targets, report)
     report("filling", 0.0)
     prepared.filter.update(key_list)
     report("measuring", 0.5)
@@ -154,20 +148,9 @@ class Prepared:
 def prepare(
     key_list: list[bytes],
     negatives: Iterable[Any],
+    targets: Targets,
+    progress: Any = None,
     *,
-    fpr: float | None,
-    deletability: float | None,
-    adversarial_fpr: float,
-    design: str,
-    model: str | Model | None,
-    counter_bits: int | None,
-    bits_per_key: float | None,
-    headroom: float,
-    deletions: float,
-    secret: bytes | None,
-    random_state: int,
-    max_model_bytes: int | None,
-    progress: Any,
     n_keys: int | None = None,
     spare: float = 0.0,
     compare: bool = True,
@@ -178,6 +161,10 @@ def prepare(
     ----------
     key_list : list of bytes
         Distinct keys: all that will be stored, or a random sample of them.
+    negatives, progress
+        As in :meth:`dlbf.LearnedFilter.fit`.
+    targets : Targets
+        What is asked of the filter.
     n_keys : int, optional
         How many will be stored, if ``key_list`` is a sample.
     spare : float
@@ -185,18 +172,11 @@ def prepare(
         sample, the regions' shares are not exact.
     compare : bool
         Also plan what else was possible, for people to see.
-
-    Notes
-    -----
-    The other parameters are those of :meth:`dlbf.LearnedFilter.fit`.
     """
-    _check(fpr, bits_per_key, deletability, adversarial_fpr, headroom, design)
+    design, secret, bits_per_key, headroom = targets.design, targets.secret, targets.bits_per_key, targets.headroom
     row = get_design(design)
-    if row.keyed and secret is None:
-        raise ValueError(f"the design {design!r} is keyed: pass secret= (16 bytes, secrets.token_bytes(16))")
-    if fpr is None and bits_per_key is None:
-        fpr = 0.01
-    asked = deletability
+    fpr = 0.01 if targets.fpr is None and bits_per_key is None else targets.fpr
+    deletability = targets.deletability
     if deletability is None:
         deletability = 0.9 if design == "auto" and bits_per_key is None else 0.0
     report = _reporter(progress)
@@ -204,16 +184,16 @@ def prepare(
     if not key_list:
         raise ValueError("no keys to fit: pass at least one, or use a plain filter such as dlbf.CuckooFilter")
     notes: list[str] = []
-    targets = {
+    aims = {
         "fpr": fpr,
         "bits_per_key": bits_per_key,
-        "deletability": asked if asked is not None else deletability,
-        "adversarial_fpr": adversarial_fpr,
+        "deletability": deletability,
+        "adversarial_fpr": targets.adversarial_fpr,
         "headroom": headroom,
     }
 
     # The held-out negatives are drawn here, so that the model cannot have seen them whoever trains it.
-    rng = np.random.default_rng(random_state)
+    rng = np.random.default_rng(targets.random_state)
     order = rng.permutation(len(negative_list))
     share = HELD_OUT_SHARE
     goal = fpr if fpr is not None else 0.01
@@ -233,8 +213,7 @@ def prepare(
 
     total = max(n_keys or 0, len(key_list))
     chosen = _model(
-        model, row.learned and n_held >= 2, key_list, learnt, held, goal, deletability, random_state,
-        max_model_bytes, secret, row.hides_score, total, report,
+        targets, row.learned and n_held >= 2, key_list, learnt, held, goal, deletability, row.hides_score, total, report
     )  # fmt: skip
     report("scoring", 0.0)
     key_scores = _scores(chosen, key_list, secret, row.hides_score)
@@ -250,9 +229,9 @@ def prepare(
         "bits_per_key": bits_per_key,
         "fpr": aim,
         "deletability": deletability,
-        "adversarial_fpr": adversarial_fpr,
-        "counter_bits": counter_bits or 4,
-        "deletions": deletions,
+        "adversarial_fpr": targets.adversarial_fpr,
+        "counter_bits": targets.counter_bits or 4,
+        "deletions": targets.deletions,
         "max_regions": MAX_REGIONS,
     }
     floor = (3.0 if scarce else 1.0) / max(1, n_held)
@@ -264,7 +243,7 @@ def prepare(
         )
     elif row.learned and design != "auto":
         arguments.update(key_shares=[1.0, 0.0], query_shares=[1.0, 0.0])
-    if design == "auto" and counter_bits is not None:
+    if design == "auto" and targets.counter_bits is not None:
         arguments["bases"] = ("counters",)
     found = _feasible(design, arguments)
     if bits_per_key is not None:
@@ -279,7 +258,7 @@ def prepare(
         coarse_keys, coarse_queries, _ = shares_from_scores(key_scores, held_scores, KEPT_BINS)
         bins = tuple((round(float(k), 6), round(float(q), 6)) for k, q in zip(coarse_keys, coarse_queries, strict=True))
     return _lay_out(
-        found, edges, chosen, key_list, held, headroom, secret, fpr if fpr is not None else found.fpr, targets,
+        found, edges, chosen, key_list, held, headroom, secret, fpr if fpr is not None else found.fpr, aims,
         alternatives, notes, bins, total, spare,
     )  # fmt: skip
 
@@ -334,20 +313,18 @@ def _count(scores: Scores, thresholds: Sequence[int], n_regions: int) -> list[in
 
 
 def _model(
-    model: str | Model | None,
+    targets: Targets,
     wanted: bool,
     keys: list[bytes],
     learnt: list[bytes],
     held: list[bytes],
     fpr: float,
     deletability: float,
-    random_state: int,
-    max_bytes: int | None,
-    secret: bytes | None,
     hides_score: bool,
     n_keys: int,
     report: Progress,
 ) -> Model:
+    model, secret = targets.model, targets.secret
     if isinstance(model, Model) and wanted:
         return model
     if model is None or isinstance(model, Model) or model == "none" or not wanted or len(learnt) < 4:
@@ -359,12 +336,12 @@ def _model(
         keys,
         learnt,
         kind=model,
-        max_bytes=max_bytes,
+        max_bytes=targets.max_model_bytes,
         validation=held,
         fpr=fpr,
         deletability=deletability,
         n_keys=n_keys,
-        random_state=random_state,
+        random_state=targets.random_state,
         progress=report,
         secret=secret,
     )
@@ -416,7 +393,7 @@ def _lay_out(
     headroom: float,
     secret: bytes | None,
     fpr_target: float,
-    targets: dict[str, Any],
+    aims: dict[str, Any],
     alternatives: list[Alternative],
     notes: list[str],
     bins: tuple[tuple[float, float], ...],
@@ -499,7 +476,7 @@ def _lay_out(
                 )
                 for r in range(n_regions)
             ),
-            targets=targets,
+            targets=aims,
             measured_fpr=overall,
             alternatives=tuple(alternatives),
             warnings=tuple(notes),

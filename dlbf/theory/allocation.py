@@ -41,6 +41,8 @@ GAP = 1e-6
 MAX_NODES = 200
 # ... and, for a budget, when none can have a lower rate by more than this.
 FPR_GAP = 1e-5
+# The least share and the least target that double precision has room around.
+LEAST = 1e-100
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,10 @@ class _Solution:
 
 
 def _level(weights: Floats, caps: Floats, shape: Floats, target: float) -> float:
-    """The ``v`` with ``sum weights * min(caps, v * shape) = target``; exact, one sort.  inf when the caps fit."""
+    """The ``v`` with ``sum weights * min(caps, v * shape) = target``; exact, one sort.  inf when the caps fit.
+
+    The sums below add up in another order than the first: where they disagree in the last digits, the turns decide.
+    """
     if float(weights @ caps) <= target:
         return math.inf
     with np.errstate(divide="ignore"):
@@ -107,9 +112,12 @@ def _level(weights: Floats, caps: Floats, shape: Floats, target: float) -> float
     # Up to and including which turn is the sum still below the target?
     at_turn = capped[:-1] + turns * slopes[:-1]
     first = int(np.searchsorted(at_turn, target))
-    if first < len(turns) and slopes[first] > 0:
-        return max(0.0, float((target - capped[first]) / slopes[first]))
-    return 0.0
+    if first == len(turns):
+        return math.inf
+    low = float(turns[first - 1]) if first else 0.0
+    if slopes[first] <= 0:
+        return low
+    return min(max(float((target - capped[first]) / slopes[first]), low), float(turns[first]))
 
 
 def _log_level(weights: Floats, caps: Floats, shape: Floats, budget: float) -> float:
@@ -124,7 +132,8 @@ def _log_level(weights: Floats, caps: Floats, shape: Floats, budget: float) -> f
     free = np.where(np.isfinite(log_shape), weights * log_shape, 0.0)[order]
     started_shape = np.cumsum(free)
     # With the first i+1 started: -u W_i - S_i + rest_i = budget.
-    levels = (rest - started_shape - budget) / started_weight
+    with np.errstate(over="ignore"):  # a budget beyond all reason
+        levels = (rest - started_shape - budget) / started_weight
     nexts = np.append(turns[order][1:], -math.inf)
     ok = levels >= nexts
     return float(levels[int(np.argmax(ok))])
@@ -557,11 +566,15 @@ def allocate(
     """
     from dlbf.theory.shares import as_shares
 
-    keys, queries = as_shares(key_shares, query_shares)
+    keys, queries = (
+        np.where(shares > 0, np.maximum(shares, LEAST), 0.0) for shares in as_shares(key_shares, query_shares)
+    )
     options = _options(costs, len(keys))
     if (fpr is None) == (bits is None):
         raise ValueError(f"expected exactly one of fpr and bits, found fpr={fpr!r} and bits={bits!r}")
     target = 1.0 if fpr is None else _rate("fpr", fpr)
+    if target < LEAST:
+        raise ValueError(f"fpr: expected at least {LEAST:g}, found {fpr!r}")
     if bits is not None and not (math.isfinite(bits) and bits >= 0):
         raise ValueError(f"bits: expected a finite number >= 0, found {bits!r}")
     if not 0 <= deletability < 1:
@@ -614,7 +627,7 @@ def _spend(
             best = (found, choice)
     for _ in range(100):
         problem.fpr = best[0].fpr * (1 - FPR_GAP)
-        if problem.fpr <= 0:
+        if problem.fpr < LEAST:
             break
         cheaper = _search(problem, kinds, budget)
         if cheaper is None or cheaper[0].bits > budget:
