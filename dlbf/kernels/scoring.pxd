@@ -2,7 +2,9 @@
 
 ``Model`` is a plain struct of numbers and pointers into one flat buffer that it does not own and that needs no
 alignment (bytes, a memory map, an LMDB page).  ``model_open`` checks every size and index once; after that
-``model_score`` trusts the buffer, so the buffer must not change while the struct is in use.
+``model_score`` trusts the buffer, so the buffer must not change while the struct is in use.  What is worked out from the
+buffer for speed (rows of masks for trees, spread terms) is in an object that ``model_open`` returns, and whoever keeps the
+struct keeps it; it is never stored.
 
     payload of MODEL_TABLE8   int8   weight[2**log2_weights]
     payload of MODEL_TABLE4   uint4  weight + 8, two to a byte, the even index in the low half
@@ -22,10 +24,10 @@ Scores, all sums in integers that cannot overflow:
 from cpython.buffer cimport Py_buffer
 
 from dlbf.kernels.features cimport (
-    MAX_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, count_high, count_low, lexical_values, ngram_sum_avx2,
+    ROOM_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, count_high, count_low, lexical_values, ngram_sum_avx2,
     ngram_walk, numeric_values,
 )
-from dlbf.kernels.types cimport int8_t, int16_t, int32_t, int64_t, load32, uint8_t, uint16_t, uint32_t, uint64_t
+from dlbf.kernels.types cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     MODEL_NONE = 0
@@ -38,11 +40,25 @@ cdef extern from "trees.h" nogil:
     enum:
         NODE_BYTES "DLBF_NODE_BYTES"
         LEAF "DLBF_LEAF"
+
+    ctypedef struct Forest "dlbf_forest":
+        uint32_t n_bytes
+
+    size_t plan_forest "dlbf_plan_forest"(Forest* plan, const uint8_t* payload, uint32_t n_trees, size_t n_nodes,
+                                          uint32_t* scratch) noexcept
+    void fill_forest "dlbf_fill_forest"(uint8_t* out, const Forest* plan, const uint8_t* payload,
+                                        const uint32_t* scratch) noexcept
+    int32_t forest_sum "dlbf_forest_sum"(const Forest* forest, int way, const uint16_t* values) noexcept
     int32_t trees_sum "dlbf_trees_sum"(const uint8_t* payload, uint32_t n_trees, const uint16_t* values) noexcept
 
+cdef extern from "quadratic.h" nogil:
+    enum:
+        TERM_BYTES "DLBF_TERM_BYTES"
+    bint spread_terms "dlbf_spread_terms"(const uint8_t* payload, uint32_t n_terms, uint64_t* spread) noexcept
+    int64_t quadratic "dlbf_quadratic"(const uint8_t* payload, uint32_t n_terms, const uint64_t* spread, int way,
+                                       const uint16_t* values) noexcept
+
 cdef enum:
-    TERM_BYTES = 12
-    ROOM_VALUES = 32                     # MAX_VALUES and what trees_sum wants beyond them
     SCORE_LIMIT = 1073741824             # 2**30
 
 ctypedef struct Model:
@@ -58,19 +74,21 @@ ctypedef struct Model:
     uint32_t simd                        # 0: none, 1: AVX2, 2: AVX-512; the score is the same
     const uint8_t* data                  # the payload
     const uint8_t* nodes                 # trees: after the first_node array
+    const Forest* forest                 # trees as rows of masks; NULL: walk them
+    const uint64_t* spread               # terms for vectors, or NULL
     const uint64_t* low                  # count tables of the features module
     const uint64_t* high
 
-cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params) except -1
+cdef object model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params)
 
 
 cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n_bytes) noexcept nogil:
     """The score of one key; higher means more like a stored key."""
     cdef uint16_t[ROOM_VALUES] values
     cdef const uint8_t* data = model.data
-    cdef Py_ssize_t m = 0, _term
+    cdef Py_ssize_t m = 0
     cdef int32_t total
-    cdef int64_t x, wide
+    cdef int64_t wide
     if model.kind == MODEL_TABLE8:
         if model.simd and n_bytes >= 16:
             return model.bias + ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift,
@@ -91,14 +109,10 @@ cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n
     else:
         numeric_values(key, n_bytes, values)
     if model.kind == MODEL_TREES:
-        for _term in range(MAX_VALUES, ROOM_VALUES):
-            values[_term] = 0
+        if model.forest != NULL:
+            return model.bias + forest_sum(model.forest, <int>model.simd, values)
         return model.bias + trees_sum(data, model.n_items, values)
-    wide = 0
-    for _term in range(model.n_items):
-        x = values[load32(data) & 0xFFFF]
-        wide += (<int64_t><int32_t>load32(data + 4) * x + <int64_t><int32_t>load32(data + 8)) * x
-        data += TERM_BYTES
+    wide = quadratic(data, model.n_items, model.spread, <int>model.simd, values)
     # Floor division by a power of two without shifting a negative number.
     wide = <int64_t>((<uint64_t>(wide + (<int64_t>1 << 62))) >> model.sum_shift) - (
         (<int64_t>1 << 62) >> model.sum_shift)
@@ -111,6 +125,7 @@ cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n
 
 cdef class Scorer:
     cdef Model model
+    cdef bytearray derived               # what model points to besides the buffer, or None
     cdef uint64_t[10] numbers
     cdef Py_buffer buffer
     cdef bint has_buffer

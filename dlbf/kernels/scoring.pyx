@@ -9,6 +9,7 @@ from dlbf.kernels.features cimport (
     N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed, lexical_best,
 )
 from dlbf.kernels.keys cimport KeyReader, KeyRef, key_close, key_open
+from dlbf.kernels.types cimport load32
 
 from dlbf.errors import FormatError
 
@@ -27,6 +28,9 @@ cdef enum:
     PARAM_SUM_SHIFT = 8
     PARAM_SCALE = 9                      # score units per nat of log-odds, times 65536; informs, never routes
 
+
+cdef enum:
+    ALIGNMENT = 64                       # of rows of masks, in bytes: none lies across two lines of the cache
 
 cdef int simd_wanted = 2
 
@@ -98,8 +102,43 @@ cdef int check_terms(Model* model, size_t n_bytes) except -1:
     return 0
 
 
-cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params) except -1:
-    """Fill ``model`` from the ten parameters and the payload of a stored model, checking everything it will trust."""
+cdef bytearray derive_forest(Model* model, size_t n_bytes):
+    """Turn trees into rows of masks, if they are small enough for it."""
+    cdef size_t n_nodes = (n_bytes - 4 * <size_t>model.n_items) // NODE_BYTES
+    cdef bytearray scratch = bytearray(n_nodes * sizeof(uint32_t))
+    cdef uint32_t* tests = <uint32_t*>PyByteArray_AS_STRING(scratch)
+    cdef bytearray derived
+    cdef uint8_t* place
+    cdef Forest plan
+    if not plan_forest(&plan, model.data, model.n_items, n_nodes, tests):
+        return None
+    derived = bytearray(plan.n_bytes + ALIGNMENT)
+    place = <uint8_t*>PyByteArray_AS_STRING(derived)
+    place += -<size_t>place % ALIGNMENT
+    fill_forest(place, &plan, model.data, tests)
+    model.forest = <const Forest*>place
+    return derived
+
+
+cdef bytearray derive_spread(Model* model):
+    """Spread terms for vectors, if there are vectors."""
+    cdef bytearray derived
+    cdef uint64_t* place
+    if not model.simd:
+        return None
+    derived = bytearray(ROOM_VALUES * sizeof(uint64_t))
+    place = <uint64_t*>PyByteArray_AS_STRING(derived)
+    if not spread_terms(model.data, model.n_items, place):
+        return None
+    model.spread = place
+    return derived
+
+
+cdef object model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params):
+    """Fill ``model`` from the ten parameters and the payload of a stored model, checking everything it will trust.
+
+    Returns what ``model`` points to besides the payload, a bytearray that must stay as long as it is used, or None.
+    """
     cdef uint64_t log2_weights = params[PARAM_LOG2_WEIGHTS]
     cdef int64_t bias = <int64_t>params[PARAM_BIAS]
     if params[PARAM_KIND] > MODEL_TREES:
@@ -122,6 +161,8 @@ cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes
     model.needed = 0
     model.data = payload
     model.nodes = payload
+    model.forest = NULL
+    model.spread = NULL
     model.low = count_low
     model.high = count_high
     model.index_shift = 0
@@ -141,9 +182,11 @@ cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes
         fail(f"kind {model.kind} does not read view {model.view}")
     elif model.kind == MODEL_TREES:
         check_trees(model, n_payload_bytes)
+        return derive_forest(model, n_payload_bytes)
     else:
         check_terms(model, n_payload_bytes)
-    return 0
+        return derive_spread(model)
+    return None
 
 
 cdef class Scorer:
@@ -170,7 +213,7 @@ cdef class Scorer:
             self.numbers[i] = params[i]
         PyObject_GetBuffer(payload, &self.buffer, PyBUF_CONTIG_RO)
         self.has_buffer = True
-        model_open(&self.model, <const uint8_t*>self.buffer.buf, self.buffer.len, self.numbers)
+        self.derived = model_open(&self.model, <const uint8_t*>self.buffer.buf, self.buffer.len, self.numbers)
 
     def __init__(self, *args, **kwargs):
         """Nothing is left to do: all was read in __cinit__, which no subclass can bypass."""
@@ -183,6 +226,11 @@ cdef class Scorer:
     def nbytes(self):
         """Bytes of the payload: what the model adds to a filter."""
         return self.buffer.len
+
+    @property
+    def working_nbytes(self):
+        """Bytes that an open model takes besides its payload, for speed; they are never stored."""
+        return 0 if self.derived is None else len(self.derived)
 
     @property
     def params(self):
