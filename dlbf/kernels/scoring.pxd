@@ -3,7 +3,7 @@
 ``Model`` is a plain struct of numbers and pointers into one flat buffer that it does not own and that needs no
 alignment (bytes, a memory map, an LMDB page).  ``model_open`` checks every size and index once; after that
 ``model_score`` trusts the buffer, so the buffer must not change while the struct is in use.  What is worked out from the
-buffer for speed (rows of masks for trees, spread terms) is in an object that ``model_open`` returns, and whoever keeps the
+buffer for speed (masks for trees, spread terms) is in an object that ``model_open`` returns, and whoever keeps the
 struct keeps it; it is never stored.
 
     payload of MODEL_TABLE8   int8   weight[2**log2_weights]
@@ -44,8 +44,8 @@ cdef extern from "trees.h" nogil:
     ctypedef struct Forest "dlbf_forest":
         uint32_t n_bytes
 
-    size_t plan_forest "dlbf_plan_forest"(Forest* plan, const uint8_t* payload, uint32_t n_trees, size_t n_nodes,
-                                          uint32_t* scratch) noexcept
+    size_t plan_forest "dlbf_plan_forest"(Forest* plan, int way, const uint8_t* payload, uint32_t n_trees,
+                                          size_t n_nodes, uint32_t* scratch) noexcept
     void fill_forest "dlbf_fill_forest"(uint8_t* out, const Forest* plan, const uint8_t* payload,
                                         const uint32_t* scratch) noexcept
     int32_t forest_sum "dlbf_forest_sum"(const Forest* forest, int way, const uint16_t* values) noexcept
@@ -74,7 +74,7 @@ ctypedef struct Model:
     uint32_t simd                        # 0: none, 1: AVX2, 2: AVX-512; the score is the same
     const uint8_t* data                  # the payload
     const uint8_t* nodes                 # trees: after the first_node array
-    const Forest* forest                 # trees as rows of masks; NULL: walk them
+    const Forest* forest                 # trees as masks of leaves; NULL: walk them
     const uint64_t* spread               # terms for vectors, or NULL
     const uint64_t* low                  # count tables of the features module
     const uint64_t* high

@@ -30,7 +30,7 @@ cdef enum:
 
 
 cdef enum:
-    ALIGNMENT = 64                       # of rows of masks, in bytes: none lies across two lines of the cache
+    ALIGNMENT = 64                       # of a forest, in bytes: what vectors load from it lies in one line of the cache
 
 cdef int simd_wanted = 2
 
@@ -103,14 +103,14 @@ cdef int check_terms(Model* model, size_t n_bytes) except -1:
 
 
 cdef bytearray derive_forest(Model* model, size_t n_bytes):
-    """Turn trees into rows of masks, if they are small enough for it."""
+    """Turn trees into masks of leaves, if they are small enough for it."""
     cdef size_t n_nodes = (n_bytes - 4 * <size_t>model.n_items) // NODE_BYTES
     cdef bytearray scratch = bytearray(n_nodes * sizeof(uint32_t))
     cdef uint32_t* tests = <uint32_t*>PyByteArray_AS_STRING(scratch)
     cdef bytearray derived
     cdef uint8_t* place
     cdef Forest plan
-    if not plan_forest(&plan, model.data, model.n_items, n_nodes, tests):
+    if not plan_forest(&plan, <int>model.simd, model.data, model.n_items, n_nodes, tests):
         return None
     derived = bytearray(plan.n_bytes + ALIGNMENT)
     place = <uint8_t*>PyByteArray_AS_STRING(derived)

@@ -1,12 +1,15 @@
 /* The sum over compiled trees; their layout is in scoring.pxd.
  *
- * Two ways, one sum.  A *forest* answers by bits: number the leaves of a tree from left to right, and a test that sends a
- * key to the right rules out the leaves to its left; the first leaf that no test rules out is where the walk would end
- * (Lucchese et al., "QuickScorer", SIGIR 2015).  What all tests of one value rule out depends only on how many of its thresholds
- * the value exceeds, so there is a row of masks, one per tree, for each such number; a score is the meet of
- * one row per value, without a branch.  Forests are made when a model is opened, never stored.
+ * Number the leaves of a tree from left to right: a test that sends a key to the right rules out the leaves to its left,
+ * and the first leaf that no test rules out is where a walk would end (Lucchese et al., "QuickScorer", SIGIR 2015).  So all
+ * tests can be asked in any order, without a branch.  A *forest* is trees laid out for that when a model is
+ * opened, in one of two ways; it is never stored.
  *
- * Trees of more than 64 leaves, and those whose rows would take more than DLBF_FOREST_BYTES, are walked: four at a time, and one
+ *   Steps, with AVX-512, for trees of up to 16 leaves whose thresholds fit a byte: test number j of 64 trees at once.
+ *   Rows, else: what all tests of one value rule out depends only on how many of its thresholds the value exceeds, so there is a
+ *   row of masks, one per tree, for each such number, and a score is the meet of one row per value.
+ *
+ * Trees of more than 64 leaves, and those that would take more than DLBF_FOREST_BYTES, are walked: four at a time, and one
  * that has come to a leaf stays there until all four have: the end of a walk cannot be foreseen, that of the longest
  * of four costs a quarter as much, and the walks overlap.  In C, because the step must be a conditional move.
  */
@@ -23,32 +26,159 @@
 
 #define DLBF_FOREST_BYTES (256u << 10)
 #define DLBF_FOREST_LEAVES 64
-/* A row is a whole number of blocks, and rows are counted in blocks. */
+
+/* Steps: 64 trees are a group, and steps come in fives, the last of which may ask nothing. */
+#define DLBF_GROUP_TREES 64
+#define DLBF_GROUP_LEAVES 16
+#define DLBF_STEPS_AT_ONCE 5
+#define DLBF_NO_THRESHOLD 255 /* no byte exceeds it */
+typedef struct {
+    uint8_t value[DLBF_GROUP_TREES], threshold[DLBF_GROUP_TREES];
+    uint8_t low[DLBF_GROUP_TREES], high[DLBF_GROUP_TREES]; /* the leaves that are not ruled out */
+} dlbf_step;
+
+/* Rows: whole blocks, which they are counted in; a chunk of them is met in registers. */
 #define DLBF_BLOCK_BYTES 32
-#define DLBF_CHUNK_BYTES 128
-/* Of a value whose thresholds stay below this the rank is looked up, of others it is searched. */
+#define DLBF_CHUNK_BLOCKS 4
+/* Of a value whose thresholds stay below this the row is looked up, of others it is searched. */
 #define DLBF_DIRECT_THRESHOLDS 512
 
 typedef struct {
-    uint32_t n_trees, mask_bytes, row_blocks, n_used, n_searched;
-    uint32_t rows_at, ranks_at, thresholds_at, leaves_at, n_bytes; /* in bytes from the struct's begin */
-    /* ranks[base[v] + min(x, cap[v])] is the row of value v; if it is searched, ranks[base[v] + thresholds below x]. */
+    uint32_t n_trees, n_bytes;
+    uint32_t leaves_at; /* this and all others are in bytes from the struct's begin */
+    uint32_t n_steps;   /* per group; a forest of rows has none, and mask_bytes */
+    uint32_t steps_at;
+    uint32_t mask_bytes, row_blocks;
+    uint32_t used, searched; /* bit v: value v is */
+    uint32_t rows_at, ranks_at, thresholds_at;
+    /* By value: ranks[base + min(x, cap)] is the row of x; or, if it is searched, ranks[base + thresholds below x]. */
     uint16_t base[DLBF_ROOM_VALUES], cap[DLBF_ROOM_VALUES];
     uint32_t first_threshold[DLBF_ROOM_VALUES], n_thresholds[DLBF_ROOM_VALUES];
-    uint8_t used[DLBF_ROOM_VALUES], searched[DLBF_ROOM_VALUES];
 } dlbf_forest;
 
-#define DLBF_TEST(value, threshold) ((uint32_t)(value) << 16 | (uint32_t)(threshold))
-
+/* One tree: its tests, each with the leaves [first, middle) that it rules out when the value exceeds the threshold. */
 typedef struct {
-    uint32_t *tests; /* of all trees, while the forest is planned */
-    size_t n_tests, room;
-    const dlbf_forest *forest; /* else NULL: its rows and leaves are filled */
-    uint8_t *rows;
-    int16_t *leaves;
-    const uint16_t *thresholds;
-    uint32_t tree;
-} dlbf_visit;
+    uint32_t n_leaves, n_tests;
+    struct {
+        uint16_t threshold;
+        uint8_t value, first, middle;
+    } tests[DLBF_FOREST_LEAVES - 1];
+    int16_t leaves[DLBF_FOREST_LEAVES];
+} dlbf_flat_tree;
+
+/* Flatten a subtree; 0 if there are too many leaves.  `pending` subtrees to the right have a leaf each at least, which
+ * bounds the depth and the time whatever the nodes say. */
+static inline int dlbf_flatten_node(dlbf_flat_tree *flat, const uint8_t *tree, uint32_t node, uint32_t pending) {
+    const uint8_t *at = tree + DLBF_NODE_BYTES * (size_t)node;
+    const uint32_t packed = dlbf_load32(at), first = flat->n_leaves;
+    uint32_t i;
+    if (first + pending >= DLBF_FOREST_LEAVES) return 0;
+    if (at[4] == DLBF_LEAF) {
+        flat->leaves[flat->n_leaves++] = (int16_t)(packed & 0xFFFFu);
+        return 1;
+    }
+    if (!dlbf_flatten_node(flat, tree, packed >> 16, pending + 1)) return 0;
+    i = flat->n_tests++;
+    flat->tests[i].threshold = (uint16_t)(packed & 0xFFFFu);
+    flat->tests[i].value = at[4];
+    flat->tests[i].first = (uint8_t)first;
+    flat->tests[i].middle = (uint8_t)flat->n_leaves;
+    return dlbf_flatten_node(flat, tree, (packed >> 16) + 1, pending);
+}
+static inline int dlbf_flatten(dlbf_flat_tree *flat, const uint8_t *payload, uint32_t n_trees, uint32_t tree) {
+    flat->n_leaves = flat->n_tests = 0;
+    return dlbf_flatten_node(flat, payload + 4 * (size_t)n_trees +
+                                       DLBF_NODE_BYTES * (size_t)dlbf_load32(payload + 4 * (size_t)tree), 0, 0);
+}
+/* All leaves but those that test i rules out. */
+static inline uint64_t dlbf_left_over(const dlbf_flat_tree *flat, uint32_t i) {
+    return ~(((1ull << flat->tests[i].middle) - 1) & ~((1ull << flat->tests[i].first) - 1));
+}
+
+static int dlbf_compare_tests(const void *a, const void *b) {
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Where each part of rows is, from the tests of all trees (value << 16 | threshold), which are put in order; 0: too large. */
+static inline uint64_t dlbf_plan_rows(dlbf_forest *f, uint32_t most_leaves, uint32_t *tests, size_t n_tests) {
+    uint32_t n_ranks = 0, n_rows = 0, n_thresholds = 0;
+    uint64_t total = f->n_bytes;
+    size_t i;
+    qsort(tests, n_tests, sizeof *tests, dlbf_compare_tests);
+    f->mask_bytes = most_leaves <= 16 ? 2 : most_leaves <= 32 ? 4 : 8;
+    f->row_blocks = (f->n_trees * f->mask_bytes + DLBF_BLOCK_BYTES - 1) / DLBF_BLOCK_BYTES;
+    for (i = 0; i < n_tests;) {
+        const uint32_t value = tests[i] >> 16, first = n_thresholds;
+        uint32_t top = 0;
+        for (; i < n_tests && tests[i] >> 16 == value; i++) {
+            if (n_thresholds > first && top == (tests[i] & 0xFFFFu)) continue;
+            top = tests[i] & 0xFFFFu;
+            tests[n_thresholds++] = tests[i];
+        }
+        f->used |= 1u << value;
+        f->first_threshold[value] = first;
+        f->n_thresholds[value] = n_thresholds - first;
+        n_rows += n_thresholds - first + 1;
+        if ((uint64_t)n_rows * f->row_blocks * DLBF_BLOCK_BYTES > DLBF_FOREST_BYTES) return 0;
+        f->base[value] = (uint16_t)n_ranks;
+        if (top < DLBF_DIRECT_THRESHOLDS) {
+            f->cap[value] = (uint16_t)(top + 1);
+            n_ranks += top + 2;
+        } else {
+            f->searched |= 1u << value;
+            n_ranks += n_thresholds - first + 1;
+        }
+    }
+    f->rows_at = (uint32_t)total;
+    total += (uint64_t)n_rows * f->row_blocks * DLBF_BLOCK_BYTES;
+    f->ranks_at = (uint32_t)total;
+    total += 2 * (uint64_t)n_ranks;
+    f->thresholds_at = (uint32_t)total;
+    total += 2 * (uint64_t)n_thresholds;
+    f->leaves_at = (uint32_t)total;
+    return total + (uint64_t)f->n_trees * 16 * f->mask_bytes;
+}
+
+/* Lay out the forest of a checked payload of `n_nodes` nodes; `scratch` has room for as many tests, and is kept until
+ * dlbf_fill_forest.  Returns the bytes it needs, or 0 if the trees are to be walked. */
+static inline size_t dlbf_plan_forest(dlbf_forest *f, int way, const uint8_t *payload, uint32_t n_trees, size_t n_nodes,
+                                      uint32_t *scratch) {
+    dlbf_flat_tree flat;
+    uint32_t i, k, most_leaves = 0, most_tests = 0, top = 0;
+    uint64_t total;
+    size_t n_tests = 0;
+    memset(f, 0, sizeof *f);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return 0; /* masks are written as bytes and read as words */
+#endif
+    if (n_trees == 0 || 2 * (uint64_t)n_trees > DLBF_FOREST_BYTES) return 0;
+    for (i = 0; i < n_trees; i++) {
+        /* Nodes with two parents would be tests of two places, and might be more than there is room for. */
+        if (!dlbf_flatten(&flat, payload, n_trees, i) || flat.n_tests > n_nodes - n_tests) return 0;
+        most_leaves = flat.n_leaves > most_leaves ? flat.n_leaves : most_leaves;
+        most_tests = flat.n_tests > most_tests ? flat.n_tests : most_tests;
+        for (k = 0; k < flat.n_tests; k++) {
+            scratch[n_tests++] = (uint32_t)flat.tests[k].value << 16 | flat.tests[k].threshold;
+            top = flat.tests[k].threshold > top ? flat.tests[k].threshold : top;
+        }
+    }
+    f->n_trees = n_trees;
+    f->n_bytes = (sizeof *f + 63) / 64 * 64;
+    if (way == DLBF_LEXICAL_AVX512 && most_leaves <= DLBF_GROUP_LEAVES && top < DLBF_NO_THRESHOLD) {
+        const uint64_t n_groups = (n_trees + DLBF_GROUP_TREES - 1) / DLBF_GROUP_TREES;
+        f->n_steps = (most_tests + DLBF_STEPS_AT_ONCE - 1) / DLBF_STEPS_AT_ONCE * DLBF_STEPS_AT_ONCE;
+        f->steps_at = f->n_bytes;
+        total = f->n_bytes + n_groups * f->n_steps * sizeof(dlbf_step);
+        f->leaves_at = (uint32_t)total;
+        total += n_groups * DLBF_GROUP_TREES * DLBF_GROUP_LEAVES * sizeof(int16_t);
+    } else {
+        total = dlbf_plan_rows(f, most_leaves, scratch, n_tests);
+    }
+    if (total > DLBF_FOREST_BYTES) return 0;
+    f->n_bytes = (uint32_t)total;
+    return (size_t)total;
+}
 
 /* How many of sorted `thresholds` are below x.  The halving has a fixed number of steps, and none is a branch. */
 static inline uint32_t dlbf_rank(const uint16_t *thresholds, uint32_t n, uint32_t x) {
@@ -61,238 +191,234 @@ static inline uint32_t dlbf_rank(const uint16_t *thresholds, uint32_t n, uint32_
     return (uint32_t)(first - thresholds) + (n == 1 && *first < x);
 }
 
-/* Visit a tree from left to right; the number of leaves up to its end, or more than DLBF_FOREST_LEAVES if it cannot be had.
- * `pending` subtrees to the right have a leaf each at least, which bounds the depth and the time whatever the nodes say. */
-static inline uint32_t dlbf_visit_node(dlbf_visit *visit, const uint8_t *first, uint32_t node, uint32_t leaf,
-                                       uint32_t pending) {
-    const uint8_t *at = first + DLBF_NODE_BYTES * (size_t)node;
-    const uint32_t packed = dlbf_load32(at);
-    uint32_t middle, end;
-    if (leaf + pending >= DLBF_FOREST_LEAVES) return DLBF_FOREST_LEAVES + 1;
-    if (at[4] == DLBF_LEAF) {
-        if (visit->forest != NULL)
-            visit->leaves[(size_t)visit->tree * 8 * visit->forest->mask_bytes + leaf] = (int16_t)(packed & 0xFFFFu);
-        return leaf + 1;
-    }
-    middle = dlbf_visit_node(visit, first, packed >> 16, leaf, pending + 1);
-    if (middle > DLBF_FOREST_LEAVES) return middle;
-    end = dlbf_visit_node(visit, first, (packed >> 16) + 1, middle, pending);
-    if (end > DLBF_FOREST_LEAVES) return end;
-    if (visit->forest == NULL) {
-        if (visit->n_tests == visit->room) return DLBF_FOREST_LEAVES + 1;
-        visit->tests[visit->n_tests++] = DLBF_TEST(at[4], packed & 0xFFFFu);
-    } else {
-        /* Leaves `leaf` to `middle` - 1 are ruled out from the row on that stands for exceeding this threshold. */
-        const dlbf_forest *f = visit->forest;
-        const uint16_t *ranks = (const uint16_t *)((const uint8_t *)f + f->ranks_at);
-        const uint32_t value = at[4];
-        const uint32_t below =
-            dlbf_rank(visit->thresholds + f->first_threshold[value], f->n_thresholds[value], packed & 0xFFFFu);
-        /* Rows of one value follow each other, and its first rank is that of the least x, which exceeds nothing. */
-        uint8_t *row = visit->rows + DLBF_BLOCK_BYTES * (size_t)(ranks[f->base[value]] + f->row_blocks * (below + 1));
-        uint8_t *mask = row + (size_t)visit->tree * f->mask_bytes;
-        uint64_t bits = 0;
-        memcpy(&bits, mask, f->mask_bytes); /* the low bytes; on a big-endian machine there is no forest */
-        bits &= ~(((middle < 64 ? 1ull << middle : 0) - 1) & ~((1ull << leaf) - 1));
-        memcpy(mask, &bits, f->mask_bytes);
-    }
-    return end;
-}
-
-static int dlbf_compare_tests(const void *a, const void *b) {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Lay out the forest of a checked payload of `n_nodes` nodes; `scratch` has room for as many tests.  Returns the bytes it
- * needs, or 0 if the trees are to be walked.  What is kept in `scratch` until dlbf_fill_forest are the tests in order. */
-static inline size_t dlbf_plan_forest(dlbf_forest *f, const uint8_t *payload, uint32_t n_trees, size_t n_nodes,
-                                      uint32_t *scratch) {
-    const uint8_t *nodes = payload + 4 * (size_t)n_trees;
-    dlbf_visit visit;
-    uint32_t most = 0, n_ranks = 0, n_rows = 0, n_thresholds = 0;
-    uint64_t total;
-    size_t i;
-    memset(f, 0, sizeof *f);
-    memset(&visit, 0, sizeof visit);
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    return 0;
-#endif
-    if (n_trees == 0 || 2 * (uint64_t)n_trees > DLBF_FOREST_BYTES) return 0;
-    visit.tests = scratch;
-    visit.room = n_nodes;
-    for (i = 0; i < n_trees; i++) {
-        const uint32_t n = dlbf_visit_node(&visit, nodes + DLBF_NODE_BYTES * (size_t)dlbf_load32(payload + 4 * i), 0, 0, 0);
-        if (n > DLBF_FOREST_LEAVES) return 0;
-        most = n > most ? n : most;
-    }
-    qsort(scratch, visit.n_tests, sizeof *scratch, dlbf_compare_tests);
-    f->n_trees = n_trees;
-    f->mask_bytes = most <= 16 ? 2 : most <= 32 ? 4 : 8;
-    f->row_blocks = (n_trees * f->mask_bytes + DLBF_BLOCK_BYTES - 1) / DLBF_BLOCK_BYTES;
-    for (i = 0; i < visit.n_tests;) {
-        const uint32_t value = scratch[i] >> 16;
-        uint32_t top = 0;
-        f->first_threshold[value] = n_thresholds;
-        for (; i < visit.n_tests && scratch[i] >> 16 == value; i++) {
-            if (n_thresholds > f->first_threshold[value] && top == (scratch[i] & 0xFFFFu)) continue;
-            top = scratch[i] & 0xFFFFu;
-            scratch[n_thresholds++] = scratch[i];
+static inline void dlbf_fill_steps(dlbf_forest *f, const uint8_t *payload) {
+    dlbf_step *steps = (dlbf_step *)((uint8_t *)f + f->steps_at);
+    int16_t *leaves = (int16_t *)((uint8_t *)f + f->leaves_at);
+    const uint32_t n_groups = (f->n_trees + DLBF_GROUP_TREES - 1) / DLBF_GROUP_TREES;
+    dlbf_flat_tree flat;
+    uint32_t i, k;
+    for (i = 0; i < n_groups * f->n_steps; i++) memset(steps[i].threshold, DLBF_NO_THRESHOLD, DLBF_GROUP_TREES);
+    for (i = 0; i < f->n_trees; i++) {
+        const uint32_t lane = i % DLBF_GROUP_TREES;
+        dlbf_step *step = steps + (size_t)(i / DLBF_GROUP_TREES) * f->n_steps;
+        dlbf_flatten(&flat, payload, f->n_trees, i);
+        for (k = 0; k < flat.n_tests; k++, step++) {
+            step->value[lane] = flat.tests[k].value;
+            step->threshold[lane] = (uint8_t)flat.tests[k].threshold;
+            step->low[lane] = (uint8_t)dlbf_left_over(&flat, k);
+            step->high[lane] = (uint8_t)(dlbf_left_over(&flat, k) >> 8);
         }
-        f->n_thresholds[value] = n_thresholds - f->first_threshold[value];
-        n_rows += f->n_thresholds[value] + 1;
-        if ((uint64_t)n_rows * f->row_blocks * DLBF_BLOCK_BYTES > DLBF_FOREST_BYTES) return 0;
-        f->base[value] = (uint16_t)n_ranks;
-        f->used[f->n_used++] = (uint8_t)value;
-        if (top < DLBF_DIRECT_THRESHOLDS) {
-            f->cap[value] = (uint16_t)(top + 1);
-            n_ranks += top + 2;
-        } else {
-            f->searched[f->n_searched++] = (uint8_t)value;
-            n_ranks += f->n_thresholds[value] + 1;
-        }
+        memcpy(leaves + (size_t)DLBF_GROUP_LEAVES * i, flat.leaves, flat.n_leaves * sizeof *leaves);
     }
-    total = (sizeof *f + 63) / 64 * 64;
-    f->rows_at = (uint32_t)total;
-    total += (uint64_t)n_rows * f->row_blocks * DLBF_BLOCK_BYTES;
-    f->ranks_at = (uint32_t)total;
-    total += 2 * (uint64_t)n_ranks;
-    f->thresholds_at = (uint32_t)total;
-    total += 2 * (uint64_t)n_thresholds;
-    f->leaves_at = (uint32_t)total;
-    total += (uint64_t)n_trees * 16 * f->mask_bytes;
-    f->n_bytes = (uint32_t)total;
-    return total > DLBF_FOREST_BYTES ? 0 : (size_t)total;
 }
 
-/* Fill what dlbf_plan_forest has laid out: `out` has plan->n_bytes bytes and is aligned to a block. */
-static inline void dlbf_fill_forest(uint8_t *out, const dlbf_forest *plan, const uint8_t *payload,
-                                    const uint32_t *scratch) {
-    const uint8_t *nodes = payload + 4 * (size_t)plan->n_trees;
-    const size_t row_bytes = DLBF_BLOCK_BYTES * (size_t)plan->row_blocks;
-    uint16_t *ranks = (uint16_t *)(out + plan->ranks_at), *thresholds = (uint16_t *)(out + plan->thresholds_at);
-    uint8_t *rows = out + plan->rows_at;
-    dlbf_visit visit;
-    uint32_t i, k, x, row = 0, n_thresholds = 0;
-    memset(out, 0, plan->n_bytes);
-    memcpy(out, plan, sizeof *plan);
-    memset(rows, 0xFF, plan->ranks_at - plan->rows_at);
-    for (i = 0; i < plan->n_used; i++) {
-        const uint32_t value = plan->used[i], n = plan->n_thresholds[value];
-        for (k = 0; k < n; k++) thresholds[n_thresholds + k] = (uint16_t)(scratch[n_thresholds + k] & 0xFFFFu);
-        if (plan->cap[value])
-            for (x = k = 0; x <= plan->cap[value]; x++) {
-                while (k < n && thresholds[n_thresholds + k] < x) k++;
-                ranks[plan->base[value] + x] = (uint16_t)((row + k) * plan->row_blocks);
-            }
+static inline void dlbf_fill_rows(dlbf_forest *f, const uint8_t *payload, const uint32_t *tests) {
+    uint8_t *base = (uint8_t *)f, *rows = base + f->rows_at;
+    const size_t row_bytes = DLBF_BLOCK_BYTES * (size_t)f->row_blocks;
+    uint16_t *ranks = (uint16_t *)(base + f->ranks_at), *thresholds = (uint16_t *)(base + f->thresholds_at);
+    int16_t *leaves = (int16_t *)(base + f->leaves_at);
+    uint32_t first_row[DLBF_ROOM_VALUES], v, i, k, x, n_rows = 0;
+    dlbf_flat_tree flat;
+    memset(rows, 0xFF, f->ranks_at - f->rows_at);
+    for (v = 0; v < DLBF_ROOM_VALUES; v++) {
+        const uint32_t n = f->n_thresholds[v];
+        uint16_t *mine = thresholds + f->first_threshold[v];
+        first_row[v] = n_rows;
+        if (n == 0) continue; /* not used */
+        for (k = 0; k < n; k++) mine[k] = (uint16_t)(tests[f->first_threshold[v] + k] & 0xFFFFu);
+        if ((f->searched >> v) & 1u)
+            for (k = 0; k <= n; k++) ranks[f->base[v] + k] = (uint16_t)((n_rows + k) * f->row_blocks);
         else
-            for (k = 0; k <= n; k++) ranks[plan->base[value] + k] = (uint16_t)((row + k) * plan->row_blocks);
-        row += n + 1;
-        n_thresholds += n;
+            for (x = 0; x <= f->cap[v]; x++)
+                ranks[f->base[v] + x] = (uint16_t)((n_rows + dlbf_rank(mine, n, x)) * f->row_blocks);
+        n_rows += n + 1;
     }
-    memset(&visit, 0, sizeof visit);
-    visit.forest = (const dlbf_forest *)out;
-    visit.rows = rows;
-    visit.leaves = (int16_t *)(out + plan->leaves_at);
-    visit.thresholds = thresholds;
-    for (i = 0; i < plan->n_trees; i++) {
-        visit.tree = i;
-        dlbf_visit_node(&visit, nodes + DLBF_NODE_BYTES * (size_t)dlbf_load32(payload + 4 * (size_t)i), 0, 0, 0);
+    for (i = 0; i < f->n_trees; i++) {
+        dlbf_flatten(&flat, payload, f->n_trees, i);
+        for (k = 0; k < flat.n_tests; k++) {
+            const uint32_t value = flat.tests[k].value;
+            const uint32_t below =
+                dlbf_rank(thresholds + f->first_threshold[value], f->n_thresholds[value], flat.tests[k].threshold);
+            uint8_t *mask = rows + (first_row[value] + below + 1) * row_bytes + (size_t)i * f->mask_bytes;
+            uint64_t bits = 0;
+            memcpy(&bits, mask, f->mask_bytes);
+            bits &= dlbf_left_over(&flat, k);
+            memcpy(mask, &bits, f->mask_bytes);
+        }
+        memcpy(leaves + 8 * (size_t)f->mask_bytes * i, flat.leaves, flat.n_leaves * sizeof *leaves);
     }
-    for (i = row = 0; i < plan->n_used; i++) {
-        const uint32_t n = plan->n_thresholds[plan->used[i]];
-        for (k = 1; k <= n; k++) {
-            const uint64_t *before = (const uint64_t *)(rows + (row + k - 1) * row_bytes);
-            uint64_t *after = (uint64_t *)(rows + (row + k) * row_bytes);
+    /* Who exceeds a threshold exceeds all smaller ones. */
+    for (v = 0; v < DLBF_ROOM_VALUES; v++)
+        for (k = 1; k <= f->n_thresholds[v]; k++) {
+            const uint64_t *before = (const uint64_t *)(rows + (first_row[v] + k - 1) * row_bytes);
+            uint64_t *after = (uint64_t *)(rows + (first_row[v] + k) * row_bytes);
             for (x = 0; x < row_bytes / 8; x++) after[x] &= before[x];
         }
-        row += n + 1;
-    }
 }
 
-/* The meet of one row per value, in up to four blocks from `rows` on. */
-#define DLBF_MEET_ROWS(blocks)                                                                           \
-    do {                                                                                                 \
-        uint64_t meet[4 * (blocks)];                                                                     \
-        memset(meet, 0xFF, sizeof meet);                                                                 \
-        for (j = 0; j < f->n_used; j++) {                                                                \
-            const uint64_t *row = (const uint64_t *)(rows + DLBF_BLOCK_BYTES * (size_t)ranks[at[f->used[j]]]); \
-            for (i = 0; i < 4 * (blocks); i++) meet[i] &= row[i];                                        \
-        }                                                                                                \
-        memcpy(chunk, meet, sizeof meet);                                                                \
-    } while (0)
-/* The leaves that are left over in one chunk; a mask is never 0, for the leaf of the walk is in it. */
-#define DLBF_TAKE_LEAVES(type, first_one, leaves_of_tree)                                              \
-    for (; tree < end; tree++, leaves += (leaves_of_tree)) {                                            \
-        type mask;                                                                                      \
-        memcpy(&mask, masks, sizeof mask);                                                              \
-        masks += sizeof mask;                                                                           \
-        total += leaves[first_one(mask)];                                                               \
-    }
+/* Fill what dlbf_plan_forest has laid out: `out` has plan->n_bytes bytes, and is aligned to 64. */
+static inline void dlbf_fill_forest(uint8_t *out, const dlbf_forest *plan, const uint8_t *payload,
+                                    const uint32_t *scratch) {
+    memset(out, 0, plan->n_bytes);
+    memcpy(out, plan, sizeof *plan);
+    if (plan->mask_bytes)
+        dlbf_fill_rows((dlbf_forest *)out, payload, scratch);
+    else
+        dlbf_fill_steps((dlbf_forest *)out, payload);
+}
 
 #if defined(__GNUC__) || defined(__clang__)
 #define DLBF_INLINE __attribute__((always_inline)) static inline
-#define dlbf_first_one32(x) __builtin_ctz(x)
-#define dlbf_first_one64(x) __builtin_ctzll(x)
+typedef uint64_t dlbf_block __attribute__((vector_size(DLBF_BLOCK_BYTES), may_alias));
+#define DLBF_MEET(x, y) ((x) & (y))
+#define dlbf_first_one(x) __builtin_ctzll(x)
 #else
 #define DLBF_INLINE static inline
-static inline int dlbf_first_one64(uint64_t x) { return dlbf_popcount64(~x & (x - 1)); }
-#define dlbf_first_one32(x) dlbf_first_one64(x)
+typedef struct {
+    uint64_t words[DLBF_BLOCK_BYTES / 8];
+} dlbf_block;
+static inline dlbf_block dlbf_meet(dlbf_block x, dlbf_block y) {
+    int i;
+    for (i = 0; i < DLBF_BLOCK_BYTES / 8; i++) x.words[i] &= y.words[i];
+    return x;
+}
+#define DLBF_MEET(x, y) dlbf_meet(x, y)
+static inline int dlbf_first_one(uint64_t x) { return dlbf_popcount64(~x & (x - 1)); }
 #endif
 
-/* No target of its own: it is compiled for that of its caller. */
-DLBF_INLINE int32_t dlbf_forest_sum_any(const dlbf_forest *f, const uint16_t *values) {
+/* The meet of one row per value, in up to four blocks.  `blocks` is a constant, so the meet stays in registers. */
+DLBF_INLINE void dlbf_meet_rows(const uint8_t *rows, const uint16_t *ranks, const uint16_t *at, uint32_t used,
+                                uint32_t blocks, dlbf_block *out) {
+    dlbf_block a, b, c, d;
+    memset(&a, 0xFF, sizeof a);
+    b = c = d = a;
+    for (; used; used &= used - 1) {
+        const dlbf_block *row = (const dlbf_block *)(rows + DLBF_BLOCK_BYTES * (size_t)ranks[at[dlbf_first_one(used)]]);
+        a = DLBF_MEET(a, row[0]);
+        if (blocks > 1) b = DLBF_MEET(b, row[1]);
+        if (blocks > 2) c = DLBF_MEET(c, row[2]);
+        if (blocks > 3) d = DLBF_MEET(d, row[3]);
+    }
+    out[0] = a;
+    if (blocks > 1) out[1] = b;
+    if (blocks > 2) out[2] = c;
+    if (blocks > 3) out[3] = d;
+}
+
+/* The leaves that are left over.  A mask is never 0, for the leaf of the walk is in it. */
+#define DLBF_TAKE_LEAVES(type)                                                                         \
+    do {                                                                                               \
+        const type *mask = (const type *)chunk;                                                        \
+        for (i = 0; i < n; i++, leaves += 8 * sizeof(type)) total += leaves[dlbf_first_one(mask[i])]; \
+    } while (0)
+
+/* The sum over a forest of rows.  No target of its own: it is compiled for that of its caller. */
+DLBF_INLINE int32_t dlbf_rows_sum(const dlbf_forest *f, const uint16_t *values) {
     const uint8_t *base = (const uint8_t *)f, *rows = base + f->rows_at;
     const uint16_t *ranks = (const uint16_t *)(base + f->ranks_at);
+    const uint16_t *thresholds = (const uint16_t *)(base + f->thresholds_at);
     const int16_t *leaves = (const int16_t *)(base + f->leaves_at);
-    const uint32_t in_chunk = DLBF_CHUNK_BYTES / f->mask_bytes;
+    const uint32_t chunk_trees = DLBF_CHUNK_BLOCKS * DLBF_BLOCK_BYTES / f->mask_bytes;
     uint16_t at[DLBF_ROOM_VALUES];
-    uint8_t chunk[DLBF_CHUNK_BYTES];
+    dlbf_block chunk[DLBF_CHUNK_BLOCKS];
     int32_t total = 0;
-    uint32_t i, j, tree = 0, left = f->row_blocks;
+    uint32_t i, rest, done = 0, left = f->row_blocks;
     for (i = 0; i < DLBF_ROOM_VALUES; i++) at[i] = (uint16_t)(f->base[i] + (values[i] < f->cap[i] ? values[i] : f->cap[i]));
-    for (i = 0; i < f->n_searched; i++) {
-        const uint32_t value = f->searched[i];
-        at[value] = (uint16_t)(f->base[value] +
-                               dlbf_rank((const uint16_t *)(base + f->thresholds_at) + f->first_threshold[value],
-                                         f->n_thresholds[value], values[value]));
+    for (rest = f->searched; rest; rest &= rest - 1) {
+        const int v = dlbf_first_one(rest);
+        at[v] = (uint16_t)(f->base[v] + dlbf_rank(thresholds + f->first_threshold[v], f->n_thresholds[v], values[v]));
     }
     for (;;) {
-        const uint32_t end = f->n_trees - tree < in_chunk ? f->n_trees : tree + in_chunk;
-        const uint8_t *masks = chunk;
-        if (left >= 4)
-            DLBF_MEET_ROWS(4);
-        else if (left == 3)
-            DLBF_MEET_ROWS(3);
+        const uint32_t n = f->n_trees - done < chunk_trees ? f->n_trees - done : chunk_trees;
+        if (left == 3)
+            dlbf_meet_rows(rows, ranks, at, f->used, 3, chunk);
         else if (left == 2)
-            DLBF_MEET_ROWS(2);
+            dlbf_meet_rows(rows, ranks, at, f->used, 2, chunk);
+        else if (left == 1)
+            dlbf_meet_rows(rows, ranks, at, f->used, 1, chunk);
         else
-            DLBF_MEET_ROWS(1);
+            dlbf_meet_rows(rows, ranks, at, f->used, DLBF_CHUNK_BLOCKS, chunk);
         if (f->mask_bytes == 2)
-            DLBF_TAKE_LEAVES(uint16_t, dlbf_first_one32, 16)
+            DLBF_TAKE_LEAVES(uint16_t);
         else if (f->mask_bytes == 4)
-            DLBF_TAKE_LEAVES(uint32_t, dlbf_first_one32, 32)
+            DLBF_TAKE_LEAVES(uint32_t);
         else
-            DLBF_TAKE_LEAVES(uint64_t, dlbf_first_one64, 64)
-        if (left <= 4) return total;
-        left -= 4;
-        rows += DLBF_CHUNK_BYTES;
+            DLBF_TAKE_LEAVES(uint64_t);
+        if (left <= DLBF_CHUNK_BLOCKS) return total;
+        left -= DLBF_CHUNK_BLOCKS;
+        done += n;
+        rows += DLBF_CHUNK_BLOCKS * DLBF_BLOCK_BYTES;
     }
 }
-#undef DLBF_MEET_ROWS
+#undef DLBF_MEET
 #undef DLBF_TAKE_LEAVES
 
 #if DLBF_HAVE_AVX2
-DLBF_AVX2 static int32_t dlbf_forest_sum_avx2(const dlbf_forest *f, const uint16_t *values) {
-    return dlbf_forest_sum_any(f, values);
+DLBF_AVX2 static int32_t dlbf_rows_sum_avx2(const dlbf_forest *f, const uint16_t *values) {
+    return dlbf_rows_sum(f, values);
+}
+
+/* The leaves of 32 trees, four trees at a time: their leaves are one table of 64, and a byte of `leaf` says which of its
+ * tree's it is.  Trees beyond `n` have no leaves but zeros. */
+DLBF_AVX512 static inline __m512i dlbf_take_leaves(__m256i leaf, const int16_t *leaves, uint32_t n) {
+    const __m512i which = _mm512_or_si512(_mm512_cvtepu8_epi16(leaf), _mm512_set1_epi64(0x0030002000100000ll));
+    __m512i taken = _mm512_setzero_si512();
+#define DLBF_FOUR(i)                                                                                                      \
+    if (n > 4 * (i))                                                                                                      \
+    taken = _mm512_or_si512(taken, _mm512_maskz_permutex2var_epi16(0xFu << 4 * (i), _mm512_load_si512(leaves + 64 * (i)), \
+                                                                   which, _mm512_load_si512(leaves + 64 * (i) + 32)))
+    DLBF_FOUR(0);
+    DLBF_FOUR(1);
+    DLBF_FOUR(2);
+    DLBF_FOUR(3);
+    DLBF_FOUR(4);
+    DLBF_FOUR(5);
+    DLBF_FOUR(6);
+    DLBF_FOUR(7);
+#undef DLBF_FOUR
+    return _mm512_madd_epi16(taken, _mm512_set1_epi16(1));
+}
+
+/* The sum over a forest of steps. */
+DLBF_AVX512 static int32_t dlbf_steps_sum(const dlbf_forest *f, const uint16_t *values) {
+    const dlbf_step *step = (const dlbf_step *)((const uint8_t *)f + f->steps_at);
+    const int16_t *leaves = (const int16_t *)((const uint8_t *)f + f->leaves_at);
+    /* A value beyond a byte exceeds every threshold there is, and so does 255. */
+    const __m512i bytes = _mm512_castsi256_si512(_mm512_cvtusepi16_epi8(_mm512_loadu_si512(values)));
+    const __m512i all = _mm512_set1_epi64(-1), one = _mm512_set1_epi8(1);
+    __m512i total = _mm512_setzero_si512();
+    uint32_t n, i;
+    int k;
+    for (n = f->n_trees;; n -= DLBF_GROUP_TREES, leaves += DLBF_GROUP_TREES * DLBF_GROUP_LEAVES) {
+        __m512i low = all, high = all, leaf, high_leaf;
+        for (i = 0; i < f->n_steps; i += DLBF_STEPS_AT_ONCE)
+#pragma GCC unroll 5
+            for (k = 0; k < DLBF_STEPS_AT_ONCE; k++, step++) {
+                const __mmask64 exceeds = _mm512_cmpgt_epu8_mask(
+                    _mm512_permutexvar_epi8(_mm512_load_si512(step->value), bytes), _mm512_load_si512(step->threshold));
+                low = _mm512_and_si512(low, _mm512_mask_loadu_epi8(all, exceeds, step->low));
+                high = _mm512_and_si512(high, _mm512_mask_loadu_epi8(all, exceeds, step->high));
+            }
+        /* Zeros before the first one; eight if there is none in the low half. */
+        leaf = _mm512_popcnt_epi8(_mm512_andnot_si512(low, _mm512_sub_epi8(low, one)));
+        high_leaf = _mm512_popcnt_epi8(_mm512_andnot_si512(high, _mm512_sub_epi8(high, one)));
+        leaf = _mm512_mask_add_epi8(leaf, _mm512_testn_epi8_mask(low, low), leaf, high_leaf);
+        total = _mm512_add_epi32(total, dlbf_take_leaves(_mm512_castsi512_si256(leaf), leaves, n));
+        if (n > 32)
+            total = _mm512_add_epi32(total, dlbf_take_leaves(_mm512_extracti64x4_epi64(leaf, 1),
+                                                             leaves + 32 * DLBF_GROUP_LEAVES, n - 32));
+        if (n <= DLBF_GROUP_TREES) return _mm512_reduce_add_epi32(total);
+    }
 }
 #endif
+/* `way` is that of dlbf_plan_forest; `values` are DLBF_ROOM_VALUES. */
 static inline int32_t dlbf_forest_sum(const dlbf_forest *f, int way, const uint16_t *values) {
 #if DLBF_HAVE_AVX2
-    if (way) return dlbf_forest_sum_avx2(f, values);
+    if (!f->mask_bytes) return dlbf_steps_sum(f, values);
+    if (way) return dlbf_rows_sum_avx2(f, values);
 #endif
     (void)way;
-    return dlbf_forest_sum_any(f, values);
+    return dlbf_rows_sum(f, values);
 }
 
 /* `payload` has been checked.  `values` are DLBF_ROOM_VALUES: a leaf asks for one beyond those there are. */
