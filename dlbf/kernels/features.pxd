@@ -110,6 +110,7 @@ cdef enum:
 cdef uint64_t[256] count_low
 cdef uint64_t[256] count_high
 
+cdef const LexicalTables* lexical_tables() noexcept nogil
 cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte, uint32_t needed, int way,
                          const uint64_t* low, const uint64_t* high, uint16_t* out) noexcept nogil
 cdef int check_packed(const uint8_t[::1] data, const int64_t[::1] offsets, const int64_t[::1] rows) except -1

@@ -119,6 +119,11 @@ assert len(SHORTENERS) == N_SHORTENERS and max(map(len, SHORTENERS)) <= SHORTENE
 fill_tables()
 
 
+cdef const LexicalTables* lexical_tables() noexcept nogil:
+    """What ``lexical_simd`` looks values up in."""
+    return &tables
+
+
 cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte, uint32_t needed, int way,
                          const uint64_t* low, const uint64_t* high, uint16_t* out) noexcept nogil:
     """Fill ``out`` (N_LEXICAL values, zeros up to ROOM_VALUES), what costs a pass only if its bit in ``needed`` is set.

@@ -2,9 +2,9 @@
 
 ``Model`` is a plain struct of numbers and pointers into one flat buffer that it does not own and that needs no
 alignment (bytes, a memory map, an LMDB page).  ``model_open`` checks every size and index once; after that
-``model_score`` trusts the buffer, so the buffer must not change while the struct is in use.  What is worked out from the
-buffer for speed (masks for trees, spread terms) is in an object that ``model_open`` returns, and whoever keeps the
-struct keeps it; it is never stored.
+``model_score`` trusts the buffer, so the buffer must not change while the struct is in use.  What is worked out from
+the buffer for speed (masks for trees, spread terms) is in an object that ``model_open`` returns, and whoever keeps
+the struct keeps it; it is never stored.
 
     payload of MODEL_TABLE8   int8   weight[2**log2_weights]
     payload of MODEL_TABLE4   uint4  weight + 8, two to a byte, the even index in the low half
@@ -24,7 +24,7 @@ Scores, all sums in integers that cannot overflow:
 from cpython.buffer cimport Py_buffer
 
 from dlbf.kernels.features cimport (
-    ROOM_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, count_high, count_low, lexical_values, ngram_sum_avx2,
+    ROOM_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, LexicalTables, lexical_simd, lexical_values, ngram_sum_avx2,
     ngram_walk, numeric_values,
 )
 from dlbf.kernels.types cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -76,43 +76,29 @@ ctypedef struct Model:
     const uint8_t* nodes                 # trees: after the first_node array
     const Forest* forest                 # trees as masks of leaves; NULL: walk them
     const uint64_t* spread               # terms for vectors, or NULL
-    const uint64_t* low                  # count tables of the features module
+    const uint64_t* low                  # tables of the features module
     const uint64_t* high
+    const LexicalTables* lexical
 
 cdef object model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params)
 
 
-cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n_bytes) noexcept nogil:
-    """The score of one key; higher means more like a stored key."""
-    cdef uint16_t[ROOM_VALUES] values
-    cdef const uint8_t* data = model.data
-    cdef Py_ssize_t m = 0
-    cdef int32_t total
-    cdef int64_t wide
-    if model.kind == MODEL_TABLE8:
-        if model.simd and n_bytes >= 16:
-            return model.bias + ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift,
-                                               TAKE_INT8, data, &m)
-        return model.bias + ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low,
-                                       TAKE_INT8, data, NULL, &m)
-    if model.kind == MODEL_TABLE4:
-        if model.simd and n_bytes >= 16:
-            total = ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift, TAKE_INT4, data, &m)
-        else:
-            total = ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low, TAKE_INT4,
-                               data, NULL, &m)
-        return model.bias + total - 8 * <int32_t>m
-    if model.kind == MODEL_NONE:
-        return 0
-    if model.view == VIEW_LEXICAL:
-        lexical_values(key, n_bytes, model.split_byte, model.needed, <int>model.simd, model.low, model.high, values)
-    else:
+cdef inline void model_values(const Model* model, const uint8_t* key, size_t n_bytes, uint16_t* values) noexcept nogil:
+    """The values that a quadratic form or trees are asked about; there is room for ROOM_VALUES."""
+    if model.view != VIEW_LEXICAL:
         numeric_values(key, n_bytes, values)
+    elif not lexical_simd(<int>model.simd, key, n_bytes, model.split_byte, model.needed, model.lexical, values):
+        lexical_values(key, n_bytes, model.split_byte, model.needed, 0, model.low, model.high, values)
+
+
+cdef inline int32_t model_sum(const Model* model, const uint16_t* values) noexcept nogil:
+    """The score that a quadratic form or trees give to values."""
+    cdef int64_t wide
     if model.kind == MODEL_TREES:
         if model.forest != NULL:
             return model.bias + forest_sum(model.forest, <int>model.simd, values)
-        return model.bias + trees_sum(data, model.n_items, values)
-    wide = quadratic(data, model.n_items, model.spread, <int>model.simd, values)
+        return model.bias + trees_sum(model.data, model.n_items, values)
+    wide = quadratic(model.data, model.n_items, model.spread, <int>model.simd, values)
     # Floor division by a power of two without shifting a negative number.
     wide = <int64_t>((<uint64_t>(wide + (<int64_t>1 << 62))) >> model.sum_shift) - (
         (<int64_t>1 << 62) >> model.sum_shift)
@@ -121,6 +107,31 @@ cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n
     if wide < -SCORE_LIMIT:
         wide = -SCORE_LIMIT
     return <int32_t>(model.bias + wide)
+
+
+cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n_bytes) noexcept nogil:
+    """The score of one key; higher means more like a stored key."""
+    cdef uint16_t[ROOM_VALUES] values
+    cdef Py_ssize_t m = 0
+    cdef int32_t total
+    if model.kind == MODEL_TABLE8:
+        if model.simd and n_bytes >= 16:
+            return model.bias + ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift,
+                                               TAKE_INT8, model.data, &m)
+        return model.bias + ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low,
+                                       TAKE_INT8, model.data, NULL, &m)
+    if model.kind == MODEL_TABLE4:
+        if model.simd and n_bytes >= 16:
+            total = ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift, TAKE_INT4,
+                                   model.data, &m)
+        else:
+            total = ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low, TAKE_INT4,
+                               model.data, NULL, &m)
+        return model.bias + total - 8 * <int32_t>m
+    if model.kind == MODEL_NONE:
+        return 0
+    model_values(model, key, n_bytes, values)
+    return model_sum(model, values)
 
 
 cdef class Scorer:
