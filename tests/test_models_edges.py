@@ -49,11 +49,15 @@ def test_train_takes_packed_keys_shows_progress_and_samples_long_lists(capsys):
     assert "100%" in capsys.readouterr().err
 
 
-def test_naive_bayes_asks_for_the_entropy_only_where_it_tells():
+@pytest.mark.parametrize("kind", ["naive-bayes", "trees"])
+def test_the_entropy_is_asked_for_only_where_it_tells(kind):
     def asks(model):
-        return any(struct.unpack_from("<H", model.payload, 12 * i) == (27,) for i in range(model.nbytes // 12))
+        n = model.params[7]
+        if kind == "trees":
+            return 27 in bytes(model.payload[4 * n :])[4::6]
+        return any(struct.unpack_from("<H", model.payload, 12 * i) == (27,) for i in range(n))
 
-    plain = models.train(KEYS, NEGATIVES, kind="naive-bayes", progress=False)
+    plain = models.train(list(listed_urls(3000)), list(ordinary_urls(6000)), kind=kind, max_bytes=1024, progress=False)
     assert plain.nbytes > 100
     assert not asks(plain)
     # The estimator itself agrees with what was compiled of it, whatever the column holds.
@@ -64,4 +68,4 @@ def test_naive_bayes_asks_for_the_entropy_only_where_it_tells():
     for most in (3, 1):
         even = ["".join(rng.sample("bcdf" * 8, 32)) + "/" * rng.randrange(most) for _ in range(800)]
         uneven = ["".join(rng.sample("b" * 26 + "cdf" * 2, 32)) + "/" * rng.randrange(most) for _ in range(800)]
-        assert asks(models.train(uneven, even, kind="naive-bayes", progress=False))
+        assert asks(models.train(uneven, even, kind=kind, max_bytes=1024, progress=False))
