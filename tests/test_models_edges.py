@@ -1,5 +1,7 @@
 """Training asked for what it cannot do, and with what the caller brings."""
 
+import random
+import struct
 import sys
 
 import pytest
@@ -45,3 +47,25 @@ def test_train_takes_packed_keys_shows_progress_and_samples_long_lists(capsys):
     model = models.train(KEYS, NEGATIVES, max_bytes=64, epochs=2, max_rows=300, progress=True)
     assert model.nbytes <= 64
     assert "100%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["naive-bayes", "trees"])
+def test_the_entropy_is_asked_for_only_where_it_tells(kind):
+    def asks(model):
+        n = model.params[7]
+        if kind == "trees":
+            return 27 in bytes(model.payload[4 * n :])[4::6]
+        return any(struct.unpack_from("<H", model.payload, 12 * i) == (27,) for i in range(n))
+
+    plain = models.train(list(listed_urls(3000)), list(ordinary_urls(6000)), kind=kind, max_bytes=1024, progress=False)
+    assert plain.nbytes > 100
+    assert not asks(plain)
+    # The estimator itself agrees with what was compiled of it, whatever the column holds.
+    assert plain.report["kl_float"] == pytest.approx(plain.report["kl_integer"], rel=0.02)
+    # Keys and negatives of the same lengths and classes of characters: the entropy alone tells them apart.  And so it
+    # does where nothing else differs between any two of them.
+    rng = random.Random(1)
+    for most in (3, 1):
+        even = ["".join(rng.sample("bcdf" * 8, 32)) + "/" * rng.randrange(most) for _ in range(800)]
+        uneven = ["".join(rng.sample("b" * 26 + "cdf" * 2, 32)) + "/" * rng.randrange(most) for _ in range(800)]
+        assert asks(models.train(uneven, even, kind=kind, max_bytes=1024, progress=False))

@@ -78,7 +78,7 @@ ctypedef struct Composite:
 
 cdef class CompositeCore(FilterCore):
     cdef Composite composite
-    cdef list tables           # keeps the cuckoo tables alive
+    cdef list tables           # keeps the cuckoo tables and what the model works with alive
     cdef uint64_t model_params[11]
 
     cdef void _counted(self, const Part* member, int change) noexcept nogil

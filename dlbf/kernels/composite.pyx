@@ -264,7 +264,7 @@ cdef class CompositeCore(FilterCore):
         if offset > size or n_bytes > size - offset:
             raise FormatError("the model lies outside of the filter; build it again")
         ranges.append((offset, offset + n_bytes))
-        model_open(&c.model, d + offset, n_bytes, self.model_params)
+        tables.append(model_open(&c.model, d + offset, n_bytes, self.model_params))
         if c.n_regions > 1 and c.model.kind == MODEL_NONE:
             raise FormatError("several regions and no model; build the filter again")
         offset, n_bytes = load64(d + AT_PLAN), load64(d + AT_PLAN + 8)

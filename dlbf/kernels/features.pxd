@@ -40,6 +40,7 @@ cdef extern from "ngram_avx2.h" nogil:
 
 cdef extern from "lexical_simd.h" nogil:
     enum:
+        ROOM_VALUES "DLBF_ROOM_VALUES"
         N_SHORTENERS "DLBF_N_SHORTENERS"
         SHORTENER_BYTES "DLBF_SHORTENER_BYTES"
         NEED_SHORTENER "DLBF_NEED_SHORTENER"
@@ -52,13 +53,19 @@ cdef extern from "lexical_simd.h" nogil:
         uint8_t[20] lengths
         uint8_t[20][12] hosts
 
+    ctypedef struct LexicalTables "dlbf_lexical_tables":
+        uint32_t[256] growth
+        uint32_t[256] count_log_count
+        uint8_t[128] even
+        uint8_t[128] odd
+        Shorteners shorteners
+
     bint is_shortener "dlbf_is_shortener"(const Shorteners* table, const uint8_t* host, int32_t n) noexcept
-    uint16_t entropy "dlbf_entropy"(const uint8_t* key, int32_t n, const uint32_t* growth, uint32_t n_log_n) noexcept
-    # 0: the processor has neither AVX2 nor AVX-512; 1: AVX2; 2: AVX-512.
+    uint16_t entropy "dlbf_entropy"(const uint8_t* key, int32_t n, const LexicalTables* tables) noexcept
+    # 0: the processor has neither AVX2 nor AVX-512; 1: AVX2; 2: AVX-512 as from Ice Lake and Zen 4 on.
     int lexical_best "dlbf_lexical_best"() noexcept
     bint lexical_simd "dlbf_lexical_simd"(int way, const uint8_t* key, size_t n_bytes, uint32_t split_byte,
-                                          uint32_t needed, const uint32_t* growth, const uint32_t* count_log_count,
-                                          const Shorteners* shorteners, uint16_t* out) noexcept
+                                          uint32_t needed, const LexicalTables* tables, uint16_t* out) noexcept
 
 cdef enum:
     VIEW_NONE = 0
@@ -75,7 +82,6 @@ cdef enum:
     MAX_INDICES = 264                    # KEY_BYTES + 2 - (2 - 1) runs and N_CROSSED, rounded up
     N_LEXICAL = 28
     N_NUMERIC = 28
-    MAX_VALUES = 28
 
 # What to do with an index (see ngram_take).
 cdef enum:
@@ -104,6 +110,7 @@ cdef enum:
 cdef uint64_t[256] count_low
 cdef uint64_t[256] count_high
 
+cdef const LexicalTables* lexical_tables() noexcept nogil
 cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte, uint32_t needed, int way,
                          const uint64_t* low, const uint64_t* high, uint16_t* out) noexcept nogil
 cdef int check_packed(const uint8_t[::1] data, const int64_t[::1] offsets, const int64_t[::1] rows) except -1

@@ -31,10 +31,8 @@ cdef tuple SHORTENERS = (
     b"buff.ly", b"s.id", b"shorturl.at", b"tinyurl.com", b"rebrand.ly", b"bitly.com", b"bl.ink", b"lnkd.in", b"qr.ae",
 )
 
-cdef Shorteners shorteners
+cdef LexicalTables tables
 cdef uint8_t[256] letter_class          # 0 other, 1 digit, 2 letter
-cdef uint32_t[256] count_log_count      # c * log2(c) with 16 fraction bits, rounded down bit by bit
-cdef uint32_t[256] count_growth         # count_log_count[c + 1] - count_log_count[c]
 
 
 cdef uint64_t log2_fixed(uint64_t value) noexcept nogil:
@@ -53,9 +51,14 @@ cdef uint64_t log2_fixed(uint64_t value) noexcept nogil:
     return (whole << 16) | fraction
 
 
+cdef inline uint16_t field(uint64_t counts, int at) noexcept nogil:
+    return <uint16_t>((counts >> at) & 255)
+
+
 cdef int fill_tables() except -1:
-    cdef int c
+    cdef int c, v
     cdef bytes host
+    memset(&tables, 0, sizeof(tables))
     memset(count_low, 0, sizeof(count_low))
     memset(count_high, 0, sizeof(count_high))
     for c in range(256):
@@ -91,15 +94,24 @@ cdef int fill_tables() except -1:
             count_high[c] = <uint64_t>1 << HIGH_NON_ASCII
         else:
             count_high[c] = <uint64_t>1 << HIGH_PUNCTUATION
-        count_log_count[c] = <uint32_t>(c * log2_fixed(c)) if c else 0
+        # Rounded down bit by bit.
+        tables.count_log_count[c] = <uint32_t>(c * log2_fixed(c)) if c else 0
     for c in range(255):
-        count_growth[c] = count_log_count[c + 1] - count_log_count[c]
-    memset(&shorteners, 0, sizeof(shorteners))
+        tables.growth[c] = tables.count_log_count[c + 1] - tables.count_log_count[c]
+    # Values 1 to 8 are the fields of count_low, 9 to 15 those of count_high.
+    for c in range(128):
+        tables.even[c] = letter_class[c] == 2
+        for v in range(1, 16):
+            if field(count_low[c], 8 * (v - 1)) if v <= 8 else field(count_high[c], 8 * (v - 9)):
+                if v % 2:
+                    tables.odd[c] |= <uint8_t>(1 << v // 2)
+                else:
+                    tables.even[c] |= <uint8_t>(1 << v // 2)
     for c in range(N_SHORTENERS):
         host = SHORTENERS[c]
-        shorteners.lengths[c] = <uint8_t>len(host)
-        shorteners.first_letters[len(host)] |= <uint32_t>1 << (host[0] - c"a")
-        memcpy(shorteners.hosts[c], <const char*>host, len(host))
+        tables.shorteners.lengths[c] = <uint8_t>len(host)
+        tables.shorteners.first_letters[len(host)] |= <uint32_t>1 << (host[0] - c"a")
+        memcpy(tables.shorteners.hosts[c], <const char*>host, len(host))
     return 0
 
 
@@ -107,24 +119,25 @@ assert len(SHORTENERS) == N_SHORTENERS and max(map(len, SHORTENERS)) <= SHORTENE
 fill_tables()
 
 
-cdef inline uint16_t field(uint64_t counts, int at) noexcept nogil:
-    return <uint16_t>((counts >> at) & 255)
+cdef const LexicalTables* lexical_tables() noexcept nogil:
+    """What ``lexical_simd`` looks values up in."""
+    return &tables
 
 
 cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte, uint32_t needed, int way,
                          const uint64_t* low, const uint64_t* high, uint16_t* out) noexcept nogil:
-    """Fill ``out`` (N_LEXICAL values); those that cost a further pass only if their bit in ``needed`` is set.
+    """Fill ``out`` (N_LEXICAL values, zeros up to ROOM_VALUES), what costs a pass only if its bit in ``needed`` is set.
 
     ``way`` is 0 or, for speed, up to ``lexical_best()``: the values are the same.
     """
-    if lexical_simd(way, key, n_bytes, split_byte, needed, count_growth, count_log_count, &shorteners, out):
+    if lexical_simd(way, key, n_bytes, split_byte, needed, &tables, out):
         return
     cdef Py_ssize_t n = <Py_ssize_t>n_bytes if n_bytes < KEY_BYTES else KEY_BYTES
     cdef Py_ssize_t split = n, i, start
     cdef uint64_t low_counts = 0, high_counts = 0, head = 0
     cdef const uint8_t* found
     cdef uint32_t digits, dots, run, kind, last_kind, digit_run, letter_run, changes, same, length
-    memset(out, 0, N_LEXICAL * sizeof(uint16_t))
+    memset(out, 0, ROOM_VALUES * sizeof(uint16_t))
     if split_byte < 256 and n:
         found = <const uint8_t*>memchr(key, <int>split_byte, n)
         if found != NULL:
@@ -160,7 +173,7 @@ cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte
     out[19] = field(head, LOW_HYPHEN)
     out[20] = dots == 3 and digits >= 4 and <Py_ssize_t>(digits + dots) == split
     if needed & NEED_SHORTENER:
-        out[21] = is_shortener(&shorteners, key, <int32_t>split)
+        out[21] = is_shortener(&tables.shorteners, key, <int32_t>split)
     if needed & NEED_SEGMENTS:
         start = n
         while start and key[start - 1] != c"/":
@@ -188,7 +201,7 @@ cdef void lexical_values(const uint8_t* key, size_t n_bytes, uint32_t split_byte
         out[25] = <uint16_t>letter_run
         out[26] = <uint16_t>changes
     if needed & NEED_ENTROPY and n:
-        out[27] = entropy(key, <int32_t>n, count_growth, count_log_count[n])
+        out[27] = entropy(key, <int32_t>n, &tables)
 
 
 cdef inline uint16_t magnitude(uint64_t value) noexcept nogil:
@@ -204,7 +217,7 @@ cdef inline uint16_t magnitude(uint64_t value) noexcept nogil:
 
 
 cdef void numeric_values(const uint8_t* key, size_t n_bytes, uint16_t* out) noexcept nogil:
-    """Fill ``out`` (N_NUMERIC values) for a fixed-width binary or integer-like key."""
+    """Fill ``out`` (N_NUMERIC values, zeros up to ROOM_VALUES) for a fixed-width binary or integer-like key."""
     cdef Py_ssize_t n = <Py_ssize_t>n_bytes if n_bytes < KEY_BYTES else KEY_BYTES
     cdef Py_ssize_t i
     cdef uint8_t[8] head
@@ -252,6 +265,7 @@ cdef void numeric_values(const uint8_t* key, size_t n_bytes, uint16_t* out) noex
     out[25] = <uint16_t>(decimal % 1000)
     out[26] = magnitude(big)
     out[27] = magnitude(little)
+    memset(out + N_NUMERIC, 0, (ROOM_VALUES - N_NUMERIC) * sizeof(uint16_t))
 
 
 def pack_keys(keys):
@@ -419,8 +433,10 @@ def value_rows(const uint8_t[::1] data, const int64_t[::1] offsets, const int64_
     cdef int way = lexical_best()
     cdef uint32_t split = split_byte
     cdef Py_ssize_t i, n = rows.shape[0]
-    out = np.zeros((n, N_LEXICAL if lexical else N_NUMERIC), dtype=np.uint16)
+    cdef size_t n_values = N_LEXICAL if lexical else N_NUMERIC
+    out = np.zeros((n, n_values), dtype=np.uint16)
     cdef uint16_t[:, ::1] values = out
+    cdef uint16_t[ROOM_VALUES] row
     cdef uint8_t nothing = 0
     cdef const uint8_t* base = &data[0] if data.shape[0] else NULL
     if base == NULL:
@@ -429,7 +445,8 @@ def value_rows(const uint8_t[::1] data, const int64_t[::1] offsets, const int64_
         for i in range(n):
             if lexical:
                 lexical_values(base + offsets[rows[i]], offsets[rows[i] + 1] - offsets[rows[i]], split,
-                               <uint32_t>0xFFFFFFFF, way, count_low, count_high, &values[i, 0])
+                               <uint32_t>0xFFFFFFFF, way, count_low, count_high, row)
             else:
-                numeric_values(base + offsets[rows[i]], offsets[rows[i] + 1] - offsets[rows[i]], &values[i, 0])
+                numeric_values(base + offsets[rows[i]], offsets[rows[i] + 1] - offsets[rows[i]], row)
+            memcpy(&values[i, 0], row, n_values * sizeof(uint16_t))
     return out

@@ -15,6 +15,9 @@
 #define DLBF_NEED_RUNS (7u << 24)
 #define DLBF_NEED_ENTROPY (1u << 27)
 
+/* Room for one key's values: those there are, and zeros up to a whole register. */
+#define DLBF_ROOM_VALUES 32
+
 #define DLBF_N_SHORTENERS 20
 #define DLBF_SHORTENER_BYTES 12
 
@@ -23,6 +26,15 @@ typedef struct {
     uint8_t lengths[DLBF_N_SHORTENERS];
     uint8_t hosts[DLBF_N_SHORTENERS][DLBF_SHORTENER_BYTES];
 } dlbf_shorteners;
+
+/* What the values are looked up in; filled once, when the features module is imported. */
+typedef struct {
+    uint32_t growth[256];          /* count_log_count[c + 1] - count_log_count[c] */
+    uint32_t count_log_count[256]; /* c log2 c with 16 fraction bits */
+    /* Of an ASCII character, bit j: it counts for value 2 j, or 2 j + 1; but bit 0 of `even`: it is a letter. */
+    uint8_t even[128], odd[128];
+    dlbf_shorteners shorteners;
+} dlbf_lexical_tables;
 
 static inline int dlbf_is_shortener(const dlbf_shorteners *s, const uint8_t *host, int32_t n) {
     int i;
@@ -33,9 +45,9 @@ static inline int dlbf_is_shortener(const dlbf_shorteners *s, const uint8_t *hos
     return 0;
 }
 
-/* The entropy of a key in sixteenths of a bit per byte.  `growth[c]` is what c log2 c grows by when c does, and
- * `n_log_n` the same function of n, with 16 fraction bits; both are below 2**27. */
-static inline uint16_t dlbf_entropy(const uint8_t *key, int32_t n, const uint32_t *growth, uint32_t n_log_n) {
+/* The entropy of a key of 1 to 248 bytes, in sixteenths of a bit per byte; c log2 c stays below 2**27. */
+static inline uint16_t dlbf_entropy(const uint8_t *key, int32_t n, const dlbf_lexical_tables *tables) {
+    const uint32_t *growth = tables->growth;
     uint8_t histogram[256];
     uint32_t total = 0;
     int32_t i, j;
@@ -54,7 +66,7 @@ static inline uint16_t dlbf_entropy(const uint8_t *key, int32_t n, const uint32_
         histogram[key[i]] = (uint8_t)(count + 1);
         total += growth[count];
     }
-    return (uint16_t)(((n_log_n - total) >> 12) / (uint32_t)n);
+    return (uint16_t)(((tables->count_log_count[n] - total) >> 12) / (uint32_t)n);
 }
 
 #define DLBF_LEXICAL_NONE 0
@@ -100,18 +112,19 @@ typedef struct {
         (found)->split = split_byte < 256 ? BYTE(split_byte) : 0; \
     } while (0)
 
-/* The longest run of ones: bit i of runs[k] says that 2**k ones begin at i. */
+/* The longest run of ones.  Bit i of runs[k] says that 2**k ones begin at i, bit i of `ends` that the longest run found
+ * so far ends before i. */
 static inline uint32_t dlbf_longest_run(uint64_t ones) {
-    uint64_t runs[6], starts = ~0ull;
+    uint64_t runs[6], ends = ~0ull;
     uint32_t length = 0;
     int k;
     if (ones == ~0ull) return 64;
     runs[0] = ones;
     for (k = 1; k < 6; k++) runs[k] = runs[k - 1] & (runs[k - 1] >> (1 << (k - 1)));
     for (k = 5; k >= 0; k--) {
-        const uint64_t longer = starts & (runs[k] >> length);
+        const uint64_t longer = ends & runs[k];
         const uint64_t any = 0 - (uint64_t)(longer != 0); /* no branch: the processor could not foresee it */
-        starts ^= (starts ^ longer) & any;
+        ends ^= (ends ^ (longer << (1 << k))) & any;
         length += (uint32_t)any & (1u << k);
     }
     return length;
@@ -119,8 +132,8 @@ static inline uint32_t dlbf_longest_run(uint64_t ones) {
 
 /* The values from the classes.  No target of its own: it is compiled for that of its caller. */
 __attribute__((always_inline)) static inline void dlbf_lexical_from(
-    const dlbf_classes *c, const uint8_t *key, int32_t n, uint32_t needed, const uint32_t *growth,
-    const uint32_t *count_log_count, const dlbf_shorteners *shorteners, uint16_t *out) {
+    const dlbf_classes *c, const uint8_t *key, int32_t n, uint32_t needed, const dlbf_lexical_tables *tables,
+    uint16_t *out) {
 #define DLBF_ONES(x) ((uint16_t)__builtin_popcountll(x))
     const uint64_t valid = ~0ull >> (64 - n), letter = c->upper | c->vowel | c->consonant;
     const int32_t split = c->split ? (int32_t)__builtin_ctzll(c->split) : n;
@@ -149,13 +162,13 @@ __attribute__((always_inline)) static inline void dlbf_lexical_from(
     out[18] = (uint16_t)head_digits;
     out[19] = DLBF_ONES(c->hyphen & head);
     out[20] = (head_dots == 3) & (head_digits >= 4) & (head_digits + head_dots == (uint32_t)split);
-    out[21] = out[22] = out[23] = out[24] = out[25] = out[26] = out[27] = 0;
-    if (needed & DLBF_NEED_SHORTENER) out[21] = (uint16_t)dlbf_is_shortener(shorteners, key, split);
+    memset(out + 21, 0, (DLBF_ROOM_VALUES - 21) * sizeof *out);
+    if (needed & DLBF_NEED_SHORTENER) out[21] = (uint16_t)dlbf_is_shortener(&tables->shorteners, key, split);
     if (needed & DLBF_NEED_SEGMENTS) {
         const int32_t start = c->slash ? 64 - (int32_t)__builtin_clzll(c->slash) : 0;
         const int32_t after_dot = c->dot ? 64 - (int32_t)__builtin_clzll(c->dot) : 0;
         out[22] = (uint16_t)(n - start);
-        out[23] = (uint16_t)(after_dot > start ? n - after_dot : 0);
+        out[23] = (uint16_t)((n - after_dot) & -(after_dot > start)); /* no branch */
     }
     if (needed & DLBF_NEED_RUNS) {
         const uint64_t changed = (c->digit ^ (c->digit << 1)) | (letter ^ (letter << 1));
@@ -163,7 +176,7 @@ __attribute__((always_inline)) static inline void dlbf_lexical_from(
         out[25] = (uint16_t)dlbf_longest_run(letter);
         out[26] = (uint16_t)(1 + DLBF_ONES(changed & valid & ~1ull));
     }
-    if (needed & DLBF_NEED_ENTROPY) out[27] = dlbf_entropy(key, n, growth, count_log_count[n]);
+    if (needed & DLBF_NEED_ENTROPY) out[27] = dlbf_entropy(key, n, tables);
 #undef DLBF_ONES
 }
 
@@ -194,8 +207,7 @@ DLBF_AVX2 static inline uint64_t dlbf_set_avx2(const dlbf_window *w, __m128i row
     return dlbf_join(w, _mm256_cmpeq_epi8(first, w->first_row), _mm256_cmpeq_epi8(last, w->last_row));
 }
 DLBF_AVX2 static void dlbf_lexical_avx2(const uint8_t *key, int32_t n, uint32_t split_byte, uint32_t needed,
-                                        const uint32_t *growth, const uint32_t *count_log_count,
-                                        const dlbf_shorteners *shorteners, uint16_t *out) {
+                                        const dlbf_lexical_tables *tables, uint16_t *out) {
     const __m256i half = _mm256_set1_epi8(15);
     const __m256i row_of = _mm256_broadcastsi128_si256(
         DLBF_ROWS(1, 2, 4, 8, 16, 32, 64, 128, 255, 255, 255, 255, 255, 255, 255, 255));
@@ -219,44 +231,178 @@ DLBF_AVX2 static void dlbf_lexical_avx2(const uint8_t *key, int32_t n, uint32_t 
     DLBF_FIND_CLASSES(&found, split_byte, DLBF_BYTE, DLBF_SET, dlbf_join(&w, w.first, w.last));
 #undef DLBF_BYTE
 #undef DLBF_SET
-    dlbf_lexical_from(&found, key, n, needed, growth, count_log_count, shorteners, out);
+    dlbf_lexical_from(&found, key, n, needed, tables, out);
 }
 
-/* AVX-512: the whole key in one register, zeros after it. */
-#define DLBF_AVX512 __attribute__((target("avx512f,avx512bw,bmi,lzcnt,popcnt")))
+/* AVX-512: the whole key in one register, zeros after it.  Wants what came with Ice Lake and Zen 4. */
+#define DLBF_AVX512                                                                                                \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bitalg,avx512vpopcntdq,gfni,bmi,bmi2," \
+                          "lzcnt,popcnt")))
+
+/* Word j: bit j of every byte.  Within eight bytes in reverse order, which does not matter to who only counts. */
+DLBF_AVX512 static inline __m512i dlbf_planes(__m512i bytes) {
+    const __m512i units = _mm512_set1_epi64((long long)0x8040201008040201ull);
+    const __m512i across = _mm512_set_epi8(63, 55, 47, 39, 31, 23, 15, 7, 62, 54, 46, 38, 30, 22, 14, 6, 61, 53, 45, 37, 29,
+                                           21, 13, 5, 60, 52, 44, 36, 28, 20, 12, 4, 59, 51, 43, 35, 27, 19, 11, 3, 58, 50,
+                                           42, 34, 26, 18, 10, 2, 57, 49, 41, 33, 25, 17, 9, 1, 56, 48, 40, 32, 24, 16, 8, 0);
+    return _mm512_permutexvar_epi8(across, _mm512_gf2p8affine_epi64_epi8(units, bytes, 0));
+}
+DLBF_AVX512 static inline __m512i dlbf_planes_in_order(__m512i bytes) {
+    return dlbf_planes(_mm512_shuffle_epi8(
+        bytes, _mm512_broadcast_i32x4(_mm_set_epi8(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7))));
+}
+
+/* dlbf_longest_run of two words at once. */
+DLBF_AVX512 static inline __m128i dlbf_longest_runs(__m128i ones) {
+    const __m128i all = _mm_set1_epi64x(-1);
+    __m128i runs[6], ends = all, length = _mm_setzero_si128();
+    runs[0] = ones;
+    runs[1] = _mm_and_si128(runs[0], _mm_srli_epi64(runs[0], 1));
+    runs[2] = _mm_and_si128(runs[1], _mm_srli_epi64(runs[1], 2));
+    runs[3] = _mm_and_si128(runs[2], _mm_srli_epi64(runs[2], 4));
+    runs[4] = _mm_and_si128(runs[3], _mm_srli_epi64(runs[3], 8));
+    runs[5] = _mm_and_si128(runs[4], _mm_srli_epi64(runs[4], 16));
+    /* none ? old : new, and length | (~none & 2**k) */
+#define DLBF_LONGER(k)                                                                                  \
+    do {                                                                                                \
+        const __m128i longer = _mm_and_si128(ends, runs[k]);                                            \
+        const __m128i none = _mm_cmpeq_epi64(longer, _mm_setzero_si128());                              \
+        ends = _mm_ternarylogic_epi64(none, ends, _mm_slli_epi64(longer, 1 << (k)), 0xCA);              \
+        length = _mm_ternarylogic_epi64(length, none, _mm_set1_epi64x(1 << (k)), 0xF2);                 \
+    } while (0)
+    DLBF_LONGER(5);
+    DLBF_LONGER(4);
+    DLBF_LONGER(3);
+    DLBF_LONGER(2);
+    DLBF_LONGER(1);
+    DLBF_LONGER(0);
+#undef DLBF_LONGER
+    return _mm_sub_epi64(length, _mm_cmpeq_epi64(ones, all)); /* 63 were found of 64 */
+}
+
+/* The same as dlbf_entropy for a key of which all bytes are 32 .. 127, none of them 32 times; else ~0.
+ *
+ * A character is a row (its upper three bits) and a column; where it stands is the meet of two masks.  Eight columns are
+ * counted at once, and their c log2 c looked up. */
+DLBF_AVX512 static inline uint32_t dlbf_entropy_avx512(__m512i v, __mmask64 valid, int32_t n,
+                                                       const dlbf_lexical_tables *tables) {
+    /* Which bits of 0 .. 7 are clear, one lane each. */
+    const __m512i clear0 = _mm512_set_epi64(0, -1, 0, -1, 0, -1, 0, -1);
+    const __m512i clear1 = _mm512_set_epi64(0, 0, -1, -1, 0, 0, -1, -1);
+    const __m512i clear2 = _mm512_set_epi64(0, 0, 0, 0, -1, -1, -1, -1);
+    const __m512i low_logs = _mm512_loadu_si512(tables->count_log_count);
+    const __m512i high_logs = _mm512_loadu_si512(tables->count_log_count + 16);
+    const uint32_t inverse = ((1u << 20) + (uint32_t)n - 1) / (uint32_t)n;
+    __m512i columns, rows, left, right, total = _mm512_setzero_si512(), seen = total;
+    uint64_t planes[8], row[8];
+    _mm512_storeu_si512(planes, dlbf_planes(v));
+#define DLBF_ALL(x) _mm512_set1_epi64((long long)(x)) /* read again from memory: that is what costs least */
+    /* a & (b ^ c) */
+#define DLBF_MEET(a, b, c) _mm512_ternarylogic_epi64(a, DLBF_ALL(b), c, 0x60)
+    columns = DLBF_MEET(_mm512_xor_si512(DLBF_ALL(planes[0]), clear0), planes[1], clear1);
+    columns = DLBF_MEET(columns, planes[2], clear2);
+    rows = DLBF_MEET(_mm512_xor_si512(DLBF_ALL(planes[4]), clear0), planes[5], clear1);
+    rows = DLBF_MEET(rows, planes[6], clear2);
+    _mm512_storeu_si512(row, rows);
+    left = _mm512_andnot_si512(DLBF_ALL(planes[3]), columns);
+    right = _mm512_and_si512(DLBF_ALL(planes[3]), columns);
+#define DLBF_ROW(i)                                                                                           \
+    do {                                                                                                      \
+        const __m512i a = _mm512_popcnt_epi64(_mm512_and_si512(left, DLBF_ALL(row[i])));                      \
+        const __m512i b = _mm512_popcnt_epi64(_mm512_and_si512(right, DLBF_ALL(row[i])));                     \
+        seen = _mm512_ternarylogic_epi64(seen, a, b, 0xFE);                                                   \
+        total = _mm512_add_epi32(total, _mm512_add_epi32(_mm512_permutex2var_epi32(low_logs, a, high_logs),   \
+                                                         _mm512_permutex2var_epi32(low_logs, b, high_logs))); \
+    } while (0)
+    DLBF_ROW(2);
+    DLBF_ROW(3);
+    DLBF_ROW(4);
+    DLBF_ROW(5);
+    DLBF_ROW(6);
+    DLBF_ROW(7);
+#undef DLBF_ROW
+#undef DLBF_MEET
+#undef DLBF_ALL
+    if (dlbf_unlikely(_mm512_mask_cmplt_epi8_mask(valid, v, _mm512_set1_epi8(32)) ||
+                      _mm512_test_epi64_mask(seen, _mm512_set1_epi64(~31ll))))
+        return ~0u;
+    /* floor(x / n) is exact: x < 2**13, so x n < 2**20. */
+    return (((tables->count_log_count[n] - (uint32_t)_mm512_reduce_add_epi64(total)) >> 12) * inverse) >> 20;
+}
+
 DLBF_AVX512 static void dlbf_lexical_avx512(const uint8_t *key, int32_t n, uint32_t split_byte, uint32_t needed,
-                                            const uint32_t *growth, const uint32_t *count_log_count,
-                                            const dlbf_shorteners *shorteners, uint16_t *out) {
+                                            const dlbf_lexical_tables *tables, uint16_t *out) {
     const __mmask64 valid = ~0ull >> (64 - n);
     const __m512i v = _mm512_maskz_loadu_epi8(valid, key);
-    const __m512i row_of =
-        _mm512_broadcast_i32x4(DLBF_ROWS(1, 2, 4, 8, 16, 32, 64, 128, 0, 0, 0, 0, 0, 0, 0, 0));
-    const __m512i row = _mm512_shuffle_epi8(row_of, _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15)));
-    dlbf_classes found;
-#define DLBF_BYTE(byte) _mm512_mask_cmpeq_epi8_mask(valid, v, _mm512_set1_epi8((char)(byte)))
-#define DLBF_SET(rows) _mm512_mask_test_epi8_mask(valid, _mm512_shuffle_epi8(_mm512_broadcast_i32x4(rows), v), row)
-    DLBF_FIND_CLASSES(&found, split_byte, DLBF_BYTE, DLBF_SET, _mm512_movepi8_mask(v));
-#undef DLBF_BYTE
-#undef DLBF_SET
-    dlbf_lexical_from(&found, key, n, needed, growth, count_log_count, shorteners, out);
+    const __mmask64 beyond = _mm512_movepi8_mask(v), ascii = valid & ~beyond;
+    const __m512i odd = dlbf_planes_in_order(_mm512_maskz_permutex2var_epi8(
+        ascii, _mm512_loadu_si512(tables->odd), v, _mm512_loadu_si512(tables->odd + 64)));
+    const __m512i even = dlbf_planes_in_order(_mm512_maskz_permutex2var_epi8(
+        ascii, _mm512_loadu_si512(tables->even), v, _mm512_loadu_si512(tables->even + 64)));
+    const uint64_t splits =
+        split_byte < 256 ? _mm512_mask_cmpeq_epi8_mask(valid, v, _mm512_set1_epi8((char)split_byte)) : 0;
+    const uint64_t head = splits ? (splits - 1) & ~splits : valid;
+#define DLBF_ONES(x) ((uint64_t)_mm_popcnt_u64(x))
+    uint64_t digits, dots, hyphens, split = DLBF_ONES(head), shape, runs = 0, dot, slash;
+    __m512i counts;
+    uint64_t class_of[16];
+    _mm512_storeu_si512(class_of, odd);
+    _mm512_storeu_si512(class_of + 8, even);
+    dot = class_of[2];
+    slash = class_of[11];
+    digits = DLBF_ONES(class_of[0] & head);
+    dots = DLBF_ONES(dot & head);
+    hyphens = DLBF_ONES(class_of[3] & head);
+    shape = (dots == 3) & (digits >= 4) & (digits + dots == split);
+    if (needed & DLBF_NEED_SHORTENER) shape |= (uint64_t)dlbf_is_shortener(&tables->shorteners, key, (int32_t)split) << 16;
+    if (needed & DLBF_NEED_SEGMENTS) {
+        const uint64_t start = 64 - _lzcnt_u64(slash), after_dot = 64 - _lzcnt_u64(dot);
+        shape |= ((uint64_t)n - start) << 32;
+        shape |= (((uint64_t)n - after_dot) & (0 - (uint64_t)(after_dot > start))) << 48;
+    }
+    if (needed & DLBF_NEED_RUNS) {
+        const __m128i both = _mm_unpacklo_epi64(_mm512_castsi512_si128(odd), _mm512_castsi512_si128(even));
+        const __m128i longest = dlbf_longest_runs(both);
+        const uint64_t digit = class_of[0], letter = class_of[8];
+        const uint64_t changed = (digit ^ (digit << 1)) | (letter ^ (letter << 1));
+        runs = (uint64_t)_mm_cvtsi128_si64(longest) | (uint64_t)_mm_extract_epi64(longest, 1) << 16;
+        runs |= (1 + DLBF_ONES(changed & valid & ~1ull)) << 32;
+    }
+    if (needed & DLBF_NEED_ENTROPY) {
+        uint32_t entropy = dlbf_entropy_avx512(v, valid, n, tables);
+        if (dlbf_unlikely(entropy == ~0u)) entropy = dlbf_entropy(key, n, tables);
+        runs |= (uint64_t)entropy << 48;
+    }
+    /* Values 0 to 15 in order, 32 bits each; letters are no value, and give their place to the length. */
+    counts = _mm512_or_si512(_mm512_mask_set1_epi64(_mm512_popcnt_epi64(even), 1, n),
+                             _mm512_slli_epi64(_mm512_popcnt_epi64(odd), 32));
+    if (dlbf_unlikely(beyond)) counts = _mm512_mask_set1_epi32(counts, 1 << 14, (int)DLBF_ONES(beyond));
+    _mm512_storeu_si512(out, _mm512_inserti64x4(
+                                 _mm512_castsi256_si512(_mm512_cvtepi32_epi16(counts)),
+                                 _mm256_set_epi64x(0, (long long)runs, (long long)shape,
+                                                   (long long)(split | dots << 16 | digits << 32 | hyphens << 48)), 1));
+#undef DLBF_ONES
 }
 
 /* The best that this processor has. */
 static inline int dlbf_lexical_best(void) {
     if (!dlbf_cpu_has_avx2()) return DLBF_LEXICAL_NONE;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) return DLBF_LEXICAL_AVX512;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
+        __builtin_cpu_supports("avx512bitalg") && __builtin_cpu_supports("avx512vpopcntdq") &&
+        __builtin_cpu_supports("gfni") && __builtin_cpu_supports("bmi2"))
+        return DLBF_LEXICAL_AVX512;
     return DLBF_LEXICAL_AVX2;
 }
 
-/* Fill `out` if this way can read a key of that length; 0 if not. */
+/* Fill `out` (room for DLBF_ROOM_VALUES) if this way can read a key of that length; 0 if not. */
 static inline int dlbf_lexical_simd(int way, const uint8_t *key, size_t n_bytes, uint32_t split_byte, uint32_t needed,
-                                    const uint32_t *growth, const uint32_t *count_log_count,
-                                    const dlbf_shorteners *shorteners, uint16_t *out) {
+                                    const dlbf_lexical_tables *tables, uint16_t *out) {
     if (n_bytes - 1 >= 64 || !way) return 0;
     if (way == DLBF_LEXICAL_AVX512)
-        dlbf_lexical_avx512(key, (int32_t)n_bytes, split_byte, needed, growth, count_log_count, shorteners, out);
+        dlbf_lexical_avx512(key, (int32_t)n_bytes, split_byte, needed, tables, out);
     else if (n_bytes >= 16)
-        dlbf_lexical_avx2(key, (int32_t)n_bytes, split_byte, needed, growth, count_log_count, shorteners, out);
+        dlbf_lexical_avx2(key, (int32_t)n_bytes, split_byte, needed, tables, out);
     else
         return 0;
     return 1;
@@ -264,10 +410,8 @@ static inline int dlbf_lexical_simd(int way, const uint8_t *key, size_t n_bytes,
 #else
 static inline int dlbf_lexical_best(void) { return DLBF_LEXICAL_NONE; }
 static inline int dlbf_lexical_simd(int way, const uint8_t *key, size_t n_bytes, uint32_t split_byte, uint32_t needed,
-                                    const uint32_t *growth, const uint32_t *count_log_count,
-                                    const dlbf_shorteners *shorteners, uint16_t *out) {
-    (void)way, (void)key, (void)n_bytes, (void)split_byte, (void)needed, (void)growth, (void)count_log_count;
-    (void)shorteners, (void)out;
+                                    const dlbf_lexical_tables *tables, uint16_t *out) {
+    (void)way, (void)key, (void)n_bytes, (void)split_byte, (void)needed, (void)tables, (void)out;
     return 0;
 }
 #endif

@@ -2,7 +2,9 @@
 
 ``Model`` is a plain struct of numbers and pointers into one flat buffer that it does not own and that needs no
 alignment (bytes, a memory map, an LMDB page).  ``model_open`` checks every size and index once; after that
-``model_score`` trusts the buffer, so the buffer must not change while the struct is in use.
+``model_score`` trusts the buffer, so the buffer must not change while the struct is in use.  What is worked out from
+the buffer for speed (masks for trees, spread terms) is in an object that ``model_open`` returns, and whoever keeps
+the struct keeps it; it is never stored.
 
     payload of MODEL_TABLE8   int8   weight[2**log2_weights]
     payload of MODEL_TABLE4   uint4  weight + 8, two to a byte, the even index in the low half
@@ -22,10 +24,10 @@ Scores, all sums in integers that cannot overflow:
 from cpython.buffer cimport Py_buffer
 
 from dlbf.kernels.features cimport (
-    MAX_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, count_high, count_low, lexical_values, ngram_sum_avx2,
+    ROOM_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, LexicalTables, lexical_simd, lexical_values, ngram_sum_avx2,
     ngram_walk, numeric_values,
 )
-from dlbf.kernels.types cimport int8_t, int16_t, int32_t, int64_t, load32, uint8_t, uint16_t, uint32_t, uint64_t
+from dlbf.kernels.types cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     MODEL_NONE = 0
@@ -38,11 +40,25 @@ cdef extern from "trees.h" nogil:
     enum:
         NODE_BYTES "DLBF_NODE_BYTES"
         LEAF "DLBF_LEAF"
+
+    ctypedef struct Forest "dlbf_forest":
+        uint32_t n_bytes
+
+    size_t plan_forest "dlbf_plan_forest"(Forest* plan, int way, const uint8_t* payload, uint32_t n_trees,
+                                          size_t n_nodes, uint32_t* scratch) noexcept
+    void fill_forest "dlbf_fill_forest"(uint8_t* out, const Forest* plan, const uint8_t* payload,
+                                        const uint32_t* scratch) noexcept
+    int32_t forest_sum "dlbf_forest_sum"(const Forest* forest, int way, const uint16_t* values) noexcept
     int32_t trees_sum "dlbf_trees_sum"(const uint8_t* payload, uint32_t n_trees, const uint16_t* values) noexcept
 
+cdef extern from "quadratic.h" nogil:
+    enum:
+        TERM_BYTES "DLBF_TERM_BYTES"
+    bint spread_terms "dlbf_spread_terms"(const uint8_t* payload, uint32_t n_terms, uint64_t* spread) noexcept
+    int64_t quadratic "dlbf_quadratic"(const uint8_t* payload, uint32_t n_terms, const uint64_t* spread, int way,
+                                       const uint16_t* values) noexcept
+
 cdef enum:
-    TERM_BYTES = 12
-    ROOM_VALUES = 32                     # MAX_VALUES and what trees_sum wants beyond them
     SCORE_LIMIT = 1073741824             # 2**30
 
 ctypedef struct Model:
@@ -58,47 +74,31 @@ ctypedef struct Model:
     uint32_t simd                        # 0: none, 1: AVX2, 2: AVX-512; the score is the same
     const uint8_t* data                  # the payload
     const uint8_t* nodes                 # trees: after the first_node array
-    const uint64_t* low                  # count tables of the features module
+    const Forest* forest                 # trees as masks of leaves; NULL: walk them
+    const uint64_t* spread               # terms for vectors, or NULL
+    const uint64_t* low                  # tables of the features module
     const uint64_t* high
+    const LexicalTables* lexical
 
-cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params) except -1
+cdef object model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params)
 
 
-cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n_bytes) noexcept nogil:
-    """The score of one key; higher means more like a stored key."""
-    cdef uint16_t[ROOM_VALUES] values
-    cdef const uint8_t* data = model.data
-    cdef Py_ssize_t m = 0, _term
-    cdef int32_t total
-    cdef int64_t x, wide
-    if model.kind == MODEL_TABLE8:
-        if model.simd and n_bytes >= 16:
-            return model.bias + ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift,
-                                               TAKE_INT8, data, &m)
-        return model.bias + ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low,
-                                       TAKE_INT8, data, NULL, &m)
-    if model.kind == MODEL_TABLE4:
-        if model.simd and n_bytes >= 16:
-            total = ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift, TAKE_INT4, data, &m)
-        else:
-            total = ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low, TAKE_INT4,
-                               data, NULL, &m)
-        return model.bias + total - 8 * <int32_t>m
-    if model.kind == MODEL_NONE:
-        return 0
-    if model.view == VIEW_LEXICAL:
-        lexical_values(key, n_bytes, model.split_byte, model.needed, <int>model.simd, model.low, model.high, values)
-    else:
+cdef inline void model_values(const Model* model, const uint8_t* key, size_t n_bytes, uint16_t* values) noexcept nogil:
+    """The values that a quadratic form or trees are asked about; there is room for ROOM_VALUES."""
+    if model.view != VIEW_LEXICAL:
         numeric_values(key, n_bytes, values)
+    elif not lexical_simd(<int>model.simd, key, n_bytes, model.split_byte, model.needed, model.lexical, values):
+        lexical_values(key, n_bytes, model.split_byte, model.needed, 0, model.low, model.high, values)
+
+
+cdef inline int32_t model_sum(const Model* model, const uint16_t* values) noexcept nogil:
+    """The score that a quadratic form or trees give to values."""
+    cdef int64_t wide
     if model.kind == MODEL_TREES:
-        for _term in range(MAX_VALUES, ROOM_VALUES):
-            values[_term] = 0
-        return model.bias + trees_sum(data, model.n_items, values)
-    wide = 0
-    for _term in range(model.n_items):
-        x = values[load32(data) & 0xFFFF]
-        wide += (<int64_t><int32_t>load32(data + 4) * x + <int64_t><int32_t>load32(data + 8)) * x
-        data += TERM_BYTES
+        if model.forest != NULL:
+            return model.bias + forest_sum(model.forest, <int>model.simd, values)
+        return model.bias + trees_sum(model.data, model.n_items, values)
+    wide = quadratic(model.data, model.n_items, model.spread, <int>model.simd, values)
     # Floor division by a power of two without shifting a negative number.
     wide = <int64_t>((<uint64_t>(wide + (<int64_t>1 << 62))) >> model.sum_shift) - (
         (<int64_t>1 << 62) >> model.sum_shift)
@@ -109,8 +109,34 @@ cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n
     return <int32_t>(model.bias + wide)
 
 
+cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n_bytes) noexcept nogil:
+    """The score of one key; higher means more like a stored key."""
+    cdef uint16_t[ROOM_VALUES] values
+    cdef Py_ssize_t m = 0
+    cdef int32_t total
+    if model.kind == MODEL_TABLE8:
+        if model.simd and n_bytes >= 16:
+            return model.bias + ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift,
+                                               TAKE_INT8, model.data, &m)
+        return model.bias + ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low,
+                                       TAKE_INT8, model.data, NULL, &m)
+    if model.kind == MODEL_TABLE4:
+        if model.simd and n_bytes >= 16:
+            total = ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift, TAKE_INT4,
+                                   model.data, &m)
+        else:
+            total = ngram_walk(key, n_bytes, model.order, model.split_byte, model.index_shift, model.low, TAKE_INT4,
+                               model.data, NULL, &m)
+        return model.bias + total - 8 * <int32_t>m
+    if model.kind == MODEL_NONE:
+        return 0
+    model_values(model, key, n_bytes, values)
+    return model_sum(model, values)
+
+
 cdef class Scorer:
     cdef Model model
+    cdef bytearray derived               # what model points to besides the buffer, or None
     cdef uint64_t[10] numbers
     cdef Py_buffer buffer
     cdef bint has_buffer

@@ -6,9 +6,11 @@ from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffe
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 
 from dlbf.kernels.features cimport (
-    N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed, lexical_best,
+    N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed, count_high, count_low,
+    lexical_best, lexical_tables,
 )
 from dlbf.kernels.keys cimport KeyReader, KeyRef, key_close, key_open
+from dlbf.kernels.types cimport load32
 
 from dlbf.errors import FormatError
 
@@ -27,6 +29,10 @@ cdef enum:
     PARAM_SUM_SHIFT = 8
     PARAM_SCALE = 9                      # score units per nat of log-odds, times 65536; informs, never routes
 
+
+cdef enum:
+    ALIGNMENT = 64                       # of a forest, in bytes: no load from it lies across two lines of the cache
+    BLOCK_KEYS = 32                      # keys whose values are found before any is summed
 
 cdef int simd_wanted = 2
 
@@ -98,8 +104,43 @@ cdef int check_terms(Model* model, size_t n_bytes) except -1:
     return 0
 
 
-cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params) except -1:
-    """Fill ``model`` from the ten parameters and the payload of a stored model, checking everything it will trust."""
+cdef bytearray derive_forest(Model* model, size_t n_bytes):
+    """Turn trees into masks of leaves, if they are small enough for it."""
+    cdef size_t n_nodes = (n_bytes - 4 * <size_t>model.n_items) // NODE_BYTES
+    cdef bytearray scratch = bytearray(n_nodes * sizeof(uint32_t))
+    cdef uint32_t* tests = <uint32_t*>PyByteArray_AS_STRING(scratch)
+    cdef bytearray derived
+    cdef uint8_t* place
+    cdef Forest plan
+    if not plan_forest(&plan, <int>model.simd, model.data, model.n_items, n_nodes, tests):
+        return None
+    derived = bytearray(plan.n_bytes + ALIGNMENT)
+    place = <uint8_t*>PyByteArray_AS_STRING(derived)
+    place += -<size_t>place % ALIGNMENT
+    fill_forest(place, &plan, model.data, tests)
+    model.forest = <const Forest*>place
+    return derived
+
+
+cdef bytearray derive_spread(Model* model):
+    """Spread terms for vectors, if there are vectors."""
+    cdef bytearray derived
+    cdef uint64_t* place
+    if not model.simd:
+        return None
+    derived = bytearray(ROOM_VALUES * sizeof(uint64_t))
+    place = <uint64_t*>PyByteArray_AS_STRING(derived)
+    if not spread_terms(model.data, model.n_items, place):
+        return None
+    model.spread = place
+    return derived
+
+
+cdef object model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params):
+    """Fill ``model`` from the ten parameters and the payload of a stored model, checking everything it will trust.
+
+    Returns what ``model`` points to besides the payload, a bytearray that must stay as long as it is used, or None.
+    """
     cdef uint64_t log2_weights = params[PARAM_LOG2_WEIGHTS]
     cdef int64_t bias = <int64_t>params[PARAM_BIAS]
     if params[PARAM_KIND] > MODEL_TREES:
@@ -122,8 +163,11 @@ cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes
     model.needed = 0
     model.data = payload
     model.nodes = payload
+    model.forest = NULL
+    model.spread = NULL
     model.low = count_low
     model.high = count_high
+    model.lexical = lexical_tables()
     model.index_shift = 0
     model.simd = <uint32_t>min(simd_wanted, lexical_best())
     if params[PARAM_SUM_SHIFT] > 62:
@@ -141,9 +185,29 @@ cdef int model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes
         fail(f"kind {model.kind} does not read view {model.view}")
     elif model.kind == MODEL_TREES:
         check_trees(model, n_payload_bytes)
+        return derive_forest(model, n_payload_bytes)
     else:
         check_terms(model, n_payload_bytes)
-    return 0
+        return derive_spread(model)
+    return None
+
+
+cdef void model_scores(const Model* model, const uint8_t** keys, const size_t* n_bytes, Py_ssize_t n,
+                       int32_t* out) noexcept nogil:
+    """The scores of many keys.  Values of some keys first, then their sums: either alone keeps the processor busier."""
+    cdef uint16_t[BLOCK_KEYS][ROOM_VALUES] values
+    cdef Py_ssize_t first = 0, i, m
+    if model.kind != MODEL_TREES and model.kind != MODEL_QUADRATIC:
+        for i in range(n):
+            out[i] = model_score(model, keys[i], n_bytes[i])
+        return
+    while first < n:
+        m = min(n - first, <Py_ssize_t>BLOCK_KEYS)
+        for i in range(m):
+            model_values(model, keys[first + i], n_bytes[first + i], values[i])
+        for i in range(m):
+            out[first + i] = model_sum(model, values[i])
+        first += m
 
 
 cdef class Scorer:
@@ -170,7 +234,7 @@ cdef class Scorer:
             self.numbers[i] = params[i]
         PyObject_GetBuffer(payload, &self.buffer, PyBUF_CONTIG_RO)
         self.has_buffer = True
-        model_open(&self.model, <const uint8_t*>self.buffer.buf, self.buffer.len, self.numbers)
+        self.derived = model_open(&self.model, <const uint8_t*>self.buffer.buf, self.buffer.len, self.numbers)
 
     def __init__(self, *args, **kwargs):
         """Nothing is left to do: all was read in __cinit__, which no subclass can bypass."""
@@ -183,6 +247,11 @@ cdef class Scorer:
     def nbytes(self):
         """Bytes of the payload: what the model adds to a filter."""
         return self.buffer.len
+
+    @property
+    def working_nbytes(self):
+        """Bytes that an open model takes besides its payload, for speed; they are never stored."""
+        return 0 if self.derived is None else len(self.derived)
 
     @property
     def params(self):
@@ -211,9 +280,7 @@ cdef class Scorer:
         cdef KeyReader reader = KeyReader(keys)
         cdef bytearray out = bytearray()
         cdef int32_t* scores
-        cdef Py_ssize_t i, n, done = 0
-        cdef const uint8_t** data
-        cdef size_t* n_bytes
+        cdef Py_ssize_t n, done = 0
         while True:
             n = reader.next_batch()
             PyByteArray_Resize(out, (done + n) * sizeof(int32_t))
@@ -222,10 +289,7 @@ cdef class Scorer:
             scores = <int32_t*>PyByteArray_AS_STRING(out)
             with nogil:
                 while reader.next_chunk():
-                    data = reader.chunk.data
-                    n_bytes = reader.chunk.n_bytes
-                    for i in range(reader.chunk.n):
-                        scores[done + i] = model_score(&self.model, data[i], n_bytes[i])
+                    model_scores(&self.model, reader.chunk.data, reader.chunk.n_bytes, reader.chunk.n, scores + done)
                     done += reader.chunk.n
         return np.frombuffer(out, dtype=np.int32)
 

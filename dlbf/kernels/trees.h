@@ -1,19 +1,427 @@
 /* The sum over compiled trees; their layout is in scoring.pxd.
  *
- * Trees are walked four at a time, and one that has come to a leaf stays there until all four have: the end of a walk
- * cannot be foreseen, that of the longest of four costs a quarter as much, and the walks overlap.  In C, because the
- * step must be a conditional move.
+ * Number the leaves of a tree from left to right: a test that sends a key to the right rules out the leaves to its left,
+ * and the first leaf that no test rules out is where a walk would end (Lucchese et al., "QuickScorer", SIGIR 2015).  So all
+ * tests can be asked in any order, without a branch.  A *forest* is trees laid out for that when a model is
+ * opened, in one of two ways; it is never stored.
+ *
+ *   Steps, with AVX-512, for trees of up to 16 leaves whose thresholds fit a byte: test number j of 64 trees at once.
+ *   Rows, else: what all tests of one value rule out depends only on how many of its thresholds the value exceeds, so there is a
+ *   row of masks, one per tree, for each such number, and a score is the meet of one row per value.
+ *
+ * Trees of more than 64 leaves, and those that would take more than DLBF_FOREST_BYTES, are walked: four at a time, and one
+ * that has come to a leaf stays there until all four have: the end of a walk cannot be foreseen, that of the longest
+ * of four costs a quarter as much, and the walks overlap.  In C, because the step must be a conditional move.
  */
 #ifndef DLBF_TREES_H
 #define DLBF_TREES_H
 
-#include "portable.h"
+#include <stdlib.h>
+
+#include "lexical_simd.h"
 
 #define DLBF_NODE_BYTES 6
 #define DLBF_LEAF 255
 #define DLBF_TREE_LANES 4
 
-/* `payload` has been checked.  `values` are 32: a leaf asks for one beyond those there are. */
+#define DLBF_FOREST_BYTES (256u << 10)
+#define DLBF_FOREST_LEAVES 64
+
+/* Steps: 64 trees are a group, and steps come in fives, the last of which may ask nothing. */
+#define DLBF_GROUP_TREES 64
+#define DLBF_GROUP_LEAVES 16
+#define DLBF_STEPS_AT_ONCE 5
+#define DLBF_NO_THRESHOLD 255 /* no byte exceeds it */
+typedef struct {
+    uint8_t value[DLBF_GROUP_TREES], threshold[DLBF_GROUP_TREES];
+    uint8_t low[DLBF_GROUP_TREES], high[DLBF_GROUP_TREES]; /* the leaves that are not ruled out */
+} dlbf_step;
+
+/* Rows: whole blocks, which they are counted in; a chunk of them is met in registers. */
+#define DLBF_BLOCK_BYTES 32
+#define DLBF_CHUNK_BLOCKS 4
+/* Of a value whose thresholds stay below this the row is looked up, of others it is searched. */
+#define DLBF_DIRECT_THRESHOLDS 512
+
+typedef struct {
+    uint32_t n_trees, n_bytes;
+    uint32_t leaves_at; /* this and all others are in bytes from the struct's begin */
+    uint32_t n_steps;   /* per group; a forest of rows has none, and mask_bytes */
+    uint32_t steps_at;
+    uint32_t mask_bytes, row_blocks;
+    uint32_t used, searched; /* bit v: value v is */
+    uint32_t rows_at, ranks_at, thresholds_at;
+    /* By value: ranks[base + min(x, cap)] is the row of x; or, if it is searched, ranks[base + thresholds below x]. */
+    uint16_t base[DLBF_ROOM_VALUES], cap[DLBF_ROOM_VALUES];
+    uint32_t first_threshold[DLBF_ROOM_VALUES], n_thresholds[DLBF_ROOM_VALUES];
+} dlbf_forest;
+
+/* One tree: its tests, each with the leaves [first, middle) that it rules out when the value exceeds the threshold. */
+typedef struct {
+    uint32_t n_leaves, n_tests;
+    struct {
+        uint16_t threshold;
+        uint8_t value, first, middle;
+    } tests[DLBF_FOREST_LEAVES - 1];
+    int16_t leaves[DLBF_FOREST_LEAVES];
+} dlbf_flat_tree;
+
+/* Flatten a subtree; 0 if there are too many leaves.  `pending` subtrees to the right have a leaf each at least, which
+ * bounds the depth and the time whatever the nodes say. */
+static inline int dlbf_flatten_node(dlbf_flat_tree *flat, const uint8_t *tree, uint32_t node, uint32_t pending) {
+    const uint8_t *at = tree + DLBF_NODE_BYTES * (size_t)node;
+    const uint32_t packed = dlbf_load32(at), first = flat->n_leaves;
+    uint32_t i;
+    if (first + pending >= DLBF_FOREST_LEAVES) return 0;
+    if (at[4] == DLBF_LEAF) {
+        flat->leaves[flat->n_leaves++] = (int16_t)(packed & 0xFFFFu);
+        return 1;
+    }
+    if (!dlbf_flatten_node(flat, tree, packed >> 16, pending + 1)) return 0;
+    i = flat->n_tests++;
+    flat->tests[i].threshold = (uint16_t)(packed & 0xFFFFu);
+    flat->tests[i].value = at[4];
+    flat->tests[i].first = (uint8_t)first;
+    flat->tests[i].middle = (uint8_t)flat->n_leaves;
+    return dlbf_flatten_node(flat, tree, (packed >> 16) + 1, pending);
+}
+static inline int dlbf_flatten(dlbf_flat_tree *flat, const uint8_t *payload, uint32_t n_trees, uint32_t tree) {
+    flat->n_leaves = flat->n_tests = 0;
+    return dlbf_flatten_node(flat, payload + 4 * (size_t)n_trees +
+                                       DLBF_NODE_BYTES * (size_t)dlbf_load32(payload + 4 * (size_t)tree), 0, 0);
+}
+/* All leaves but those that test i rules out. */
+static inline uint64_t dlbf_left_over(const dlbf_flat_tree *flat, uint32_t i) {
+    return ~(((1ull << flat->tests[i].middle) - 1) & ~((1ull << flat->tests[i].first) - 1));
+}
+
+static int dlbf_compare_tests(const void *a, const void *b) {
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Where each part of rows is, from the tests of all trees (value << 16 | threshold), which are put in order; 0: too large. */
+static inline uint64_t dlbf_plan_rows(dlbf_forest *f, uint32_t most_leaves, uint32_t *tests, size_t n_tests) {
+    uint32_t n_ranks = 0, n_rows = 0, n_thresholds = 0;
+    uint64_t total = f->n_bytes;
+    size_t i;
+    qsort(tests, n_tests, sizeof *tests, dlbf_compare_tests);
+    f->mask_bytes = most_leaves <= 16 ? 2 : most_leaves <= 32 ? 4 : 8;
+    f->row_blocks = (f->n_trees * f->mask_bytes + DLBF_BLOCK_BYTES - 1) / DLBF_BLOCK_BYTES;
+    for (i = 0; i < n_tests;) {
+        const uint32_t value = tests[i] >> 16, first = n_thresholds;
+        uint32_t top = 0;
+        for (; i < n_tests && tests[i] >> 16 == value; i++) {
+            if (n_thresholds > first && top == (tests[i] & 0xFFFFu)) continue;
+            top = tests[i] & 0xFFFFu;
+            tests[n_thresholds++] = tests[i];
+        }
+        f->used |= 1u << value;
+        f->first_threshold[value] = first;
+        f->n_thresholds[value] = n_thresholds - first;
+        n_rows += n_thresholds - first + 1;
+        if ((uint64_t)n_rows * f->row_blocks * DLBF_BLOCK_BYTES > DLBF_FOREST_BYTES) return 0;
+        f->base[value] = (uint16_t)n_ranks;
+        if (top < DLBF_DIRECT_THRESHOLDS) {
+            f->cap[value] = (uint16_t)(top + 1);
+            n_ranks += top + 2;
+        } else {
+            f->searched |= 1u << value;
+            n_ranks += n_thresholds - first + 1;
+        }
+    }
+    f->rows_at = (uint32_t)total;
+    total += (uint64_t)n_rows * f->row_blocks * DLBF_BLOCK_BYTES;
+    f->ranks_at = (uint32_t)total;
+    total += 2 * (uint64_t)n_ranks;
+    f->thresholds_at = (uint32_t)total;
+    total += 2 * (uint64_t)n_thresholds;
+    f->leaves_at = (uint32_t)total;
+    return total + (uint64_t)f->n_trees * 16 * f->mask_bytes;
+}
+
+/* Lay out the forest of a checked payload of `n_nodes` nodes; `scratch` has room for as many tests, and is kept until
+ * dlbf_fill_forest.  Returns the bytes it needs, or 0 if the trees are to be walked. */
+static inline size_t dlbf_plan_forest(dlbf_forest *f, int way, const uint8_t *payload, uint32_t n_trees, size_t n_nodes,
+                                      uint32_t *scratch) {
+    dlbf_flat_tree flat;
+    uint32_t i, k, most_leaves = 0, most_tests = 0, top = 0;
+    uint64_t total;
+    size_t n_tests = 0;
+    memset(f, 0, sizeof *f);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return 0; /* masks are written as bytes and read as words */
+#endif
+    if (n_trees == 0 || 2 * (uint64_t)n_trees > DLBF_FOREST_BYTES) return 0;
+    for (i = 0; i < n_trees; i++) {
+        /* Nodes with two parents would be tests of two places, and might be more than there is room for. */
+        if (!dlbf_flatten(&flat, payload, n_trees, i) || flat.n_tests > n_nodes - n_tests) return 0;
+        most_leaves = flat.n_leaves > most_leaves ? flat.n_leaves : most_leaves;
+        most_tests = flat.n_tests > most_tests ? flat.n_tests : most_tests;
+        for (k = 0; k < flat.n_tests; k++) {
+            scratch[n_tests++] = (uint32_t)flat.tests[k].value << 16 | flat.tests[k].threshold;
+            top = flat.tests[k].threshold > top ? flat.tests[k].threshold : top;
+        }
+    }
+    f->n_trees = n_trees;
+    f->n_bytes = (sizeof *f + 63) / 64 * 64;
+    if (way == DLBF_LEXICAL_AVX512 && most_leaves <= DLBF_GROUP_LEAVES && top < DLBF_NO_THRESHOLD) {
+        const uint64_t n_groups = (n_trees + DLBF_GROUP_TREES - 1) / DLBF_GROUP_TREES;
+        f->n_steps = (most_tests + DLBF_STEPS_AT_ONCE - 1) / DLBF_STEPS_AT_ONCE * DLBF_STEPS_AT_ONCE;
+        f->steps_at = f->n_bytes;
+        total = f->n_bytes + n_groups * f->n_steps * sizeof(dlbf_step);
+        f->leaves_at = (uint32_t)total;
+        total += n_groups * DLBF_GROUP_TREES * DLBF_GROUP_LEAVES * sizeof(int16_t);
+    } else {
+        total = dlbf_plan_rows(f, most_leaves, scratch, n_tests);
+    }
+    if (total > DLBF_FOREST_BYTES) return 0;
+    f->n_bytes = (uint32_t)total;
+    return (size_t)total;
+}
+
+/* How many of sorted `thresholds` are below x.  The halving has a fixed number of steps, and none is a branch. */
+static inline uint32_t dlbf_rank(const uint16_t *thresholds, uint32_t n, uint32_t x) {
+    const uint16_t *first = thresholds;
+    while (n > 1) {
+        const uint32_t half = n / 2;
+        first += half & (0u - (uint32_t)(first[half - 1] < x));
+        n -= half;
+    }
+    return (uint32_t)(first - thresholds) + (n == 1 && *first < x);
+}
+
+static inline void dlbf_fill_steps(dlbf_forest *f, const uint8_t *payload) {
+    dlbf_step *steps = (dlbf_step *)((uint8_t *)f + f->steps_at);
+    int16_t *leaves = (int16_t *)((uint8_t *)f + f->leaves_at);
+    const uint32_t n_groups = (f->n_trees + DLBF_GROUP_TREES - 1) / DLBF_GROUP_TREES;
+    dlbf_flat_tree flat;
+    uint32_t i, k;
+    for (i = 0; i < n_groups * f->n_steps; i++) memset(steps[i].threshold, DLBF_NO_THRESHOLD, DLBF_GROUP_TREES);
+    for (i = 0; i < f->n_trees; i++) {
+        const uint32_t lane = i % DLBF_GROUP_TREES;
+        dlbf_step *step = steps + (size_t)(i / DLBF_GROUP_TREES) * f->n_steps;
+        dlbf_flatten(&flat, payload, f->n_trees, i);
+        for (k = 0; k < flat.n_tests; k++, step++) {
+            step->value[lane] = flat.tests[k].value;
+            step->threshold[lane] = (uint8_t)flat.tests[k].threshold;
+            step->low[lane] = (uint8_t)dlbf_left_over(&flat, k);
+            step->high[lane] = (uint8_t)(dlbf_left_over(&flat, k) >> 8);
+        }
+        memcpy(leaves + (size_t)DLBF_GROUP_LEAVES * i, flat.leaves, flat.n_leaves * sizeof *leaves);
+    }
+}
+
+static inline void dlbf_fill_rows(dlbf_forest *f, const uint8_t *payload, const uint32_t *tests) {
+    uint8_t *base = (uint8_t *)f, *rows = base + f->rows_at;
+    const size_t row_bytes = DLBF_BLOCK_BYTES * (size_t)f->row_blocks;
+    uint16_t *ranks = (uint16_t *)(base + f->ranks_at), *thresholds = (uint16_t *)(base + f->thresholds_at);
+    int16_t *leaves = (int16_t *)(base + f->leaves_at);
+    uint32_t first_row[DLBF_ROOM_VALUES], v, i, k, x, n_rows = 0;
+    dlbf_flat_tree flat;
+    memset(rows, 0xFF, f->ranks_at - f->rows_at);
+    for (v = 0; v < DLBF_ROOM_VALUES; v++) {
+        const uint32_t n = f->n_thresholds[v];
+        uint16_t *mine = thresholds + f->first_threshold[v];
+        first_row[v] = n_rows;
+        if (n == 0) continue; /* not used */
+        for (k = 0; k < n; k++) mine[k] = (uint16_t)(tests[f->first_threshold[v] + k] & 0xFFFFu);
+        if ((f->searched >> v) & 1u)
+            for (k = 0; k <= n; k++) ranks[f->base[v] + k] = (uint16_t)((n_rows + k) * f->row_blocks);
+        else
+            for (x = 0; x <= f->cap[v]; x++)
+                ranks[f->base[v] + x] = (uint16_t)((n_rows + dlbf_rank(mine, n, x)) * f->row_blocks);
+        n_rows += n + 1;
+    }
+    for (i = 0; i < f->n_trees; i++) {
+        dlbf_flatten(&flat, payload, f->n_trees, i);
+        for (k = 0; k < flat.n_tests; k++) {
+            const uint32_t value = flat.tests[k].value;
+            const uint32_t below =
+                dlbf_rank(thresholds + f->first_threshold[value], f->n_thresholds[value], flat.tests[k].threshold);
+            uint8_t *mask = rows + (first_row[value] + below + 1) * row_bytes + (size_t)i * f->mask_bytes;
+            uint64_t bits = 0;
+            memcpy(&bits, mask, f->mask_bytes);
+            bits &= dlbf_left_over(&flat, k);
+            memcpy(mask, &bits, f->mask_bytes);
+        }
+        memcpy(leaves + 8 * (size_t)f->mask_bytes * i, flat.leaves, flat.n_leaves * sizeof *leaves);
+    }
+    /* Who exceeds a threshold exceeds all smaller ones. */
+    for (v = 0; v < DLBF_ROOM_VALUES; v++)
+        for (k = 1; k <= f->n_thresholds[v]; k++) {
+            const uint64_t *before = (const uint64_t *)(rows + (first_row[v] + k - 1) * row_bytes);
+            uint64_t *after = (uint64_t *)(rows + (first_row[v] + k) * row_bytes);
+            for (x = 0; x < row_bytes / 8; x++) after[x] &= before[x];
+        }
+}
+
+/* Fill what dlbf_plan_forest has laid out: `out` has plan->n_bytes bytes, and is aligned to 64. */
+static inline void dlbf_fill_forest(uint8_t *out, const dlbf_forest *plan, const uint8_t *payload,
+                                    const uint32_t *scratch) {
+    memset(out, 0, plan->n_bytes);
+    memcpy(out, plan, sizeof *plan);
+    if (plan->mask_bytes)
+        dlbf_fill_rows((dlbf_forest *)out, payload, scratch);
+    else
+        dlbf_fill_steps((dlbf_forest *)out, payload);
+}
+
+#if defined(__GNUC__) || defined(__clang__)
+#define DLBF_INLINE __attribute__((always_inline)) static inline
+typedef uint64_t dlbf_block __attribute__((vector_size(DLBF_BLOCK_BYTES), may_alias));
+#define DLBF_MEET(x, y) ((x) & (y))
+#define dlbf_first_one(x) __builtin_ctzll(x)
+#else
+#define DLBF_INLINE static inline
+typedef struct {
+    uint64_t words[DLBF_BLOCK_BYTES / 8];
+} dlbf_block;
+static inline dlbf_block dlbf_meet(dlbf_block x, dlbf_block y) {
+    int i;
+    for (i = 0; i < DLBF_BLOCK_BYTES / 8; i++) x.words[i] &= y.words[i];
+    return x;
+}
+#define DLBF_MEET(x, y) dlbf_meet(x, y)
+static inline int dlbf_first_one(uint64_t x) { return dlbf_popcount64(~x & (x - 1)); }
+#endif
+
+/* The meet of one row per value, in up to four blocks.  `blocks` is a constant, so the meet stays in registers. */
+DLBF_INLINE void dlbf_meet_rows(const uint8_t *rows, const uint16_t *ranks, const uint16_t *at, uint32_t used,
+                                uint32_t blocks, dlbf_block *out) {
+    dlbf_block a, b, c, d;
+    memset(&a, 0xFF, sizeof a);
+    b = c = d = a;
+    for (; used; used &= used - 1) {
+        const dlbf_block *row = (const dlbf_block *)(rows + DLBF_BLOCK_BYTES * (size_t)ranks[at[dlbf_first_one(used)]]);
+        a = DLBF_MEET(a, row[0]);
+        if (blocks > 1) b = DLBF_MEET(b, row[1]);
+        if (blocks > 2) c = DLBF_MEET(c, row[2]);
+        if (blocks > 3) d = DLBF_MEET(d, row[3]);
+    }
+    out[0] = a;
+    if (blocks > 1) out[1] = b;
+    if (blocks > 2) out[2] = c;
+    if (blocks > 3) out[3] = d;
+}
+
+/* The leaves that are left over.  A mask is never 0, for the leaf of the walk is in it. */
+#define DLBF_TAKE_LEAVES(type)                                                                         \
+    do {                                                                                               \
+        const type *mask = (const type *)chunk;                                                        \
+        for (i = 0; i < n; i++, leaves += 8 * sizeof(type)) total += leaves[dlbf_first_one(mask[i])]; \
+    } while (0)
+
+/* The sum over a forest of rows.  No target of its own: it is compiled for that of its caller. */
+DLBF_INLINE int32_t dlbf_rows_sum(const dlbf_forest *f, const uint16_t *values) {
+    const uint8_t *base = (const uint8_t *)f, *rows = base + f->rows_at;
+    const uint16_t *ranks = (const uint16_t *)(base + f->ranks_at);
+    const uint16_t *thresholds = (const uint16_t *)(base + f->thresholds_at);
+    const int16_t *leaves = (const int16_t *)(base + f->leaves_at);
+    const uint32_t chunk_trees = DLBF_CHUNK_BLOCKS * DLBF_BLOCK_BYTES / f->mask_bytes;
+    uint16_t at[DLBF_ROOM_VALUES];
+    dlbf_block chunk[DLBF_CHUNK_BLOCKS];
+    int32_t total = 0;
+    uint32_t i, rest, done = 0, left = f->row_blocks;
+    for (i = 0; i < DLBF_ROOM_VALUES; i++) at[i] = (uint16_t)(f->base[i] + (values[i] < f->cap[i] ? values[i] : f->cap[i]));
+    for (rest = f->searched; rest; rest &= rest - 1) {
+        const int v = dlbf_first_one(rest);
+        at[v] = (uint16_t)(f->base[v] + dlbf_rank(thresholds + f->first_threshold[v], f->n_thresholds[v], values[v]));
+    }
+    for (;;) {
+        const uint32_t n = f->n_trees - done < chunk_trees ? f->n_trees - done : chunk_trees;
+        if (left == 3)
+            dlbf_meet_rows(rows, ranks, at, f->used, 3, chunk);
+        else if (left == 2)
+            dlbf_meet_rows(rows, ranks, at, f->used, 2, chunk);
+        else if (left == 1)
+            dlbf_meet_rows(rows, ranks, at, f->used, 1, chunk);
+        else
+            dlbf_meet_rows(rows, ranks, at, f->used, DLBF_CHUNK_BLOCKS, chunk);
+        if (f->mask_bytes == 2)
+            DLBF_TAKE_LEAVES(uint16_t);
+        else if (f->mask_bytes == 4)
+            DLBF_TAKE_LEAVES(uint32_t);
+        else
+            DLBF_TAKE_LEAVES(uint64_t);
+        if (left <= DLBF_CHUNK_BLOCKS) return total;
+        left -= DLBF_CHUNK_BLOCKS;
+        done += n;
+        rows += DLBF_CHUNK_BLOCKS * DLBF_BLOCK_BYTES;
+    }
+}
+#undef DLBF_MEET
+#undef DLBF_TAKE_LEAVES
+
+#if DLBF_HAVE_AVX2
+DLBF_AVX2 static int32_t dlbf_rows_sum_avx2(const dlbf_forest *f, const uint16_t *values) {
+    return dlbf_rows_sum(f, values);
+}
+
+/* The leaves of 32 trees, four trees at a time: their leaves are one table of 64, and a byte of `leaf` says which of its
+ * tree's it is.  Trees beyond `n` have no leaves but zeros. */
+DLBF_AVX512 static inline __m512i dlbf_take_leaves(__m256i leaf, const int16_t *leaves, uint32_t n) {
+    const __m512i which = _mm512_or_si512(_mm512_cvtepu8_epi16(leaf), _mm512_set1_epi64(0x0030002000100000ll));
+    __m512i taken = _mm512_setzero_si512();
+#define DLBF_FOUR(i)                                                                                                      \
+    if (n > 4 * (i))                                                                                                      \
+    taken = _mm512_or_si512(taken, _mm512_maskz_permutex2var_epi16(0xFu << 4 * (i), _mm512_load_si512(leaves + 64 * (i)), \
+                                                                   which, _mm512_load_si512(leaves + 64 * (i) + 32)))
+    DLBF_FOUR(0);
+    DLBF_FOUR(1);
+    DLBF_FOUR(2);
+    DLBF_FOUR(3);
+    DLBF_FOUR(4);
+    DLBF_FOUR(5);
+    DLBF_FOUR(6);
+    DLBF_FOUR(7);
+#undef DLBF_FOUR
+    return _mm512_madd_epi16(taken, _mm512_set1_epi16(1));
+}
+
+/* The sum over a forest of steps. */
+DLBF_AVX512 static int32_t dlbf_steps_sum(const dlbf_forest *f, const uint16_t *values) {
+    const dlbf_step *step = (const dlbf_step *)((const uint8_t *)f + f->steps_at);
+    const int16_t *leaves = (const int16_t *)((const uint8_t *)f + f->leaves_at);
+    /* A value beyond a byte exceeds every threshold there is, and so does 255. */
+    const __m512i bytes = _mm512_castsi256_si512(_mm512_cvtusepi16_epi8(_mm512_loadu_si512(values)));
+    const __m512i all = _mm512_set1_epi64(-1), one = _mm512_set1_epi8(1);
+    __m512i total = _mm512_setzero_si512();
+    uint32_t n, i;
+    int k;
+    for (n = f->n_trees;; n -= DLBF_GROUP_TREES, leaves += DLBF_GROUP_TREES * DLBF_GROUP_LEAVES) {
+        __m512i low = all, high = all, leaf, high_leaf;
+        for (i = 0; i < f->n_steps; i += DLBF_STEPS_AT_ONCE)
+#pragma GCC unroll 5
+            for (k = 0; k < DLBF_STEPS_AT_ONCE; k++, step++) {
+                const __mmask64 exceeds = _mm512_cmpgt_epu8_mask(
+                    _mm512_permutexvar_epi8(_mm512_load_si512(step->value), bytes), _mm512_load_si512(step->threshold));
+                low = _mm512_and_si512(low, _mm512_mask_loadu_epi8(all, exceeds, step->low));
+                high = _mm512_and_si512(high, _mm512_mask_loadu_epi8(all, exceeds, step->high));
+            }
+        /* Zeros before the first one; eight if there is none in the low half. */
+        leaf = _mm512_popcnt_epi8(_mm512_andnot_si512(low, _mm512_sub_epi8(low, one)));
+        high_leaf = _mm512_popcnt_epi8(_mm512_andnot_si512(high, _mm512_sub_epi8(high, one)));
+        leaf = _mm512_mask_add_epi8(leaf, _mm512_testn_epi8_mask(low, low), leaf, high_leaf);
+        total = _mm512_add_epi32(total, dlbf_take_leaves(_mm512_castsi512_si256(leaf), leaves, n));
+        if (n > 32)
+            total = _mm512_add_epi32(total, dlbf_take_leaves(_mm512_extracti64x4_epi64(leaf, 1),
+                                                             leaves + 32 * DLBF_GROUP_LEAVES, n - 32));
+        if (n <= DLBF_GROUP_TREES) return _mm512_reduce_add_epi32(total);
+    }
+}
+#endif
+/* `way` is that of dlbf_plan_forest; `values` are DLBF_ROOM_VALUES. */
+static inline int32_t dlbf_forest_sum(const dlbf_forest *f, int way, const uint16_t *values) {
+#if DLBF_HAVE_AVX2
+    if (!f->mask_bytes) return dlbf_steps_sum(f, values);
+    if (way) return dlbf_rows_sum_avx2(f, values);
+#endif
+    (void)way;
+    return dlbf_rows_sum(f, values);
+}
+
+/* `payload` has been checked.  `values` are DLBF_ROOM_VALUES: a leaf asks for one beyond those there are. */
 static inline int32_t dlbf_trees_sum(const uint8_t *payload, uint32_t n_trees, const uint16_t *values) {
     const uint8_t *nodes = payload + 4 * (size_t)n_trees;
     int32_t total = 0;

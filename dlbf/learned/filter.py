@@ -387,7 +387,10 @@ class LearnedFilter(CompositeCore, Filter):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of model, filters and directory; the explanatory text in the file is not counted."""
+        """Bytes of model, filters and directory; the explanatory text in the file is not counted.
+
+        An open filter with a model of ``trees`` has up to 256 KiB besides (see ``Model.working_nbytes``).
+        """
         return 0 if self.closed else self._n_bytes
 
     @property

@@ -33,6 +33,8 @@ class Model(Scorer):
     features : Features or None
     nbytes : int
         What the model adds to a filter, in bytes (the header of `to_bytes` not counted).
+    working_nbytes : int
+        What it has in memory besides while it is open, to be faster: masks for trees, at most 256 KiB.
     scale : float
         Score units per nat of the estimator's log-odds.  For people; nothing is routed by it.
     report : dict

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dlbf.kernels.features import LEXICAL_NAMES
 from dlbf.models.compiling import compile, float_scores, score_rows
 from dlbf.models.features import Features, PackedKeys, guess_split_byte, guess_view
 from dlbf.models.measuring import Quality, filter_bits, measure
@@ -31,6 +32,8 @@ BATCH_ROWS = 32768
 MIN_STEPS = 1_000_000
 # A model must save this share of the bits, or it is not worth its time.
 MIN_SAVING = 0.01
+# The lexical value that takes as long as half of the others together: left out where it tells hardly more than they do.
+ENTROPY = LEXICAL_NAMES.index("entropy_sixteenths")
 TREE_LEAVES = 16
 TREE_ROWS = 60_000
 # What ``auto`` spends on a candidate before it decides which to fit on everything.
@@ -207,13 +210,30 @@ def _value_features(task: _Task, features: Features | None) -> Features:
     return features or Features(task.view, split=task.split)
 
 
+def _fit_values(
+    task: _Task, chosen: Features, max_rows: int, fit: Callable[[Any, npt.NDArray[np.int8]], Any]
+) -> tuple[Model, Quality]:
+    """Compile what ``fit`` learns from values; without the entropy, unless that costs bits."""
+    matrix, labels = _sample_matrix(task, chosen, max_rows)
+    model = compile(fit(matrix, labels), chosen)
+    quality = task.quality(model)
+    if chosen.view == "lexical" and np.ptp(matrix[:, :ENTROPY], axis=0).any():
+        # A column of zeros is the same in both classes: nothing is learnt from it, so nothing compiled asks for it.
+        matrix[:, ENTROPY] = 0
+        faster = compile(fit(matrix, labels), chosen)
+        other = task.quality(faster)
+        if task.total_bits(other, faster.nbytes) <= (1 + MIN_SAVING) * task.total_bits(quality, model.nbytes):
+            return faster, other
+    return model, quality
+
+
 def _train_bayes(task: _Task, features: Features | None, max_rows: int = 200_000) -> tuple[Model, Quality]:
     from sklearn.naive_bayes import GaussianNB
 
-    chosen = _value_features(task, features)
-    matrix, labels = _sample_matrix(task, chosen, max_rows)
-    model = compile(GaussianNB(var_smoothing=1e-6).fit(matrix, labels), chosen)
-    return model, task.quality(model)
+    def fit(matrix: Any, labels: npt.NDArray[np.int8]) -> Any:
+        return GaussianNB(var_smoothing=1e-6).fit(matrix, labels)
+
+    return _fit_values(task, _value_features(task, features), max_rows, fit)
 
 
 def _train_trees(
@@ -222,20 +242,23 @@ def _train_trees(
     from sklearn.ensemble import HistGradientBoostingClassifier
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    chosen = _value_features(task, features)
     per_tree = 4 + 6 * (2 * TREE_LEAVES - 1)
     n_trees = max(1, min(64, max_bytes // per_tree))
     leaves = TREE_LEAVES if max_bytes >= per_tree else max(2, ((max_bytes - 4) // 6 + 1) // 2)
+
+    def fit(matrix: Any, labels: npt.NDArray[np.int8]) -> Any:
+        estimator = HistGradientBoostingClassifier(
+            max_iter=n_trees, max_leaf_nodes=leaves, learning_rate=0.3, early_stopping=False, random_state=task.seed
+        )
+        # Threads that wait for each other by spinning cost more than they save on so few rows, above all on a busy
+        # machine.
+        with threadpool_limits(limits=1, user_api="openmp"):
+            return estimator.fit(matrix, labels)
+
     task.report("fit trees", 0.0)
-    matrix, labels = _sample_matrix(task, chosen, max_rows)
-    estimator = HistGradientBoostingClassifier(
-        max_iter=n_trees, max_leaf_nodes=leaves, learning_rate=0.3, early_stopping=False, random_state=task.seed
-    )
-    # Threads that wait for each other by spinning cost more than they save on so few rows, above all on a busy machine.
-    with threadpool_limits(limits=1, user_api="openmp"):
-        model = compile(estimator.fit(matrix, labels), chosen)
+    found = _fit_values(task, _value_features(task, features), max_rows, fit)
     task.report("fit trees", 1.0)
-    return model, task.quality(model)
+    return found
 
 
 def _train_given(task: _Task, estimator: Any, features: Features | None, kind: str) -> tuple[Model, Quality]:
