@@ -37,7 +37,7 @@ def fill_successor(
     before: Any, n_keys: int, n_new: int, all_keys: Callable[[], Iterator[bytes]], fpr: float, secret: bytes | None
 ) -> Any:
     """The filter that follows ``before`` (None: unknown), with all of ``n_keys`` keys, ``n_new`` of them just added."""
-    is_bulk = n_new >= generations.BULK_SHARE * n_keys
+    is_bulk = n_new >= generations.BULK_SHARE * n_keys and not generations.is_learned(before)
     growth = generations.BULK_GROWTH if is_bulk else generations.GROWTH
     filter = generations.successor(before, n_keys, fpr, secret, growth=growth)
     try:

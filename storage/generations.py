@@ -34,7 +34,8 @@ MIN_CAPACITY = 1024
 # life; a smaller step would save memory just after growing and read more often.
 GROWTH = 2.0
 # The same after a transaction that brought at least half of the keys: a store is seldom loaded twice, and if it is the
-# next such transaction pays for another filter as this one did.
+# next such transaction pays for another filter as this one did.  Not where a learned filter may be followed by a plain
+# one: it would be compared with one that has less room.
 BULK_SHARE = 0.5
 BULK_GROWTH = 1.1
 # A learned filter was asked for to save memory: it grows in smaller steps, and its keys are read more often.

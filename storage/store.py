@@ -345,7 +345,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         if self.readonly:
             try:
                 named = [env.open_db(name.encode(), create=False) for name in DATABASES]
-                return Databases(*named, env.open_db())
+                return Databases._make([*named, env.open_db()])
             except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError) as error:
                 raise StoreError(
                     f"{self.path}: an LMDB environment, but not a store ({error}); check the path"
@@ -354,7 +354,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             is_new = txn.stat()["entries"] == 0
             try:
                 named = [env.open_db(name.encode(), txn=txn, create=is_new) for name in DATABASES]
-                handles = Databases(*named, env.open_db(txn=txn))
+                handles = Databases._make([*named, env.open_db(txn=txn)])
             except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
                 raise StoreError(
                     f"{self.path}: an LMDB environment of another program ({error}); choose another directory"
