@@ -400,6 +400,18 @@ cdef class ReadPath:
 
     # --- the mapping
 
+    cdef inline object _look_up(self, object key, object default):
+        cdef int answer = self._quick(key)
+        if likely(answer == ABSENT):
+            self.n_lookups += 1
+            self.n_filtered += 1
+            self._absent(key)
+            return default
+        if answer == MAYBE:
+            self.n_lookups += 1
+            return self._fetch(key, default, True)
+        return self._get_slow(key, default)
+
     def get(self, key, default=None):
         """The value of a key, or ``default``.
 
@@ -416,22 +428,13 @@ cdef class ReadPath:
         -----
         A key that the filter knows to be absent costs no read of the data, no lock and no system call.
         """
-        cdef int answer = self._quick(key)
-        if likely(answer == ABSENT):
-            self.n_lookups += 1
-            self.n_filtered += 1
-            self._absent(key)
-            return default
-        if answer == MAYBE:
-            self.n_lookups += 1
-            return self._fetch(key, default, True)
-        return self._get_slow(key, default)
+        return self._look_up(key, default)
 
     def __contains__(self, key):
-        return self.get(key, self) is not self
+        return self._look_up(key, self) is not self
 
     def __getitem__(self, key):
-        value = self.get(key, self)
+        value = self._look_up(key, self)
         if value is self:
             raise KeyError(key)
         return value
