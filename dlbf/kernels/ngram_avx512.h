@@ -12,11 +12,19 @@
 #define DLBF_INDEXED_MIN 4
 #define DLBF_INDEXED_MAX 62     /* with its marks, 64 */
 #define DLBF_INDEXED_CROSSED 10 /* indices that do not come from a run of bytes */
-#define DLBF_INDEXED_ROOM 96    /* 63 runs of two bytes, and two registers after them */
+
+/* Room for the indices of one key: 63 runs of two bytes, and two registers after them; no register across two lines
+ * of the cache as far as can be. */
+typedef struct {
+#if DLBF_HAVE_AVX2
+    __attribute__((aligned(64)))
+#endif
+    uint32_t index[96];
+} dlbf_indices;
 
 /* The sum of the weights at n indices; those after them, up to a multiple of 16, are zero. */
-static inline int32_t dlbf_weights_sum(const uint32_t *index, int32_t n, const int8_t *weights) {
-    const uint32_t *const end = index + n;
+static inline int32_t dlbf_weights_sum(const dlbf_indices *indices, int32_t n, const int8_t *weights) {
+    const uint32_t *index = indices->index, *const end = index + n;
     int32_t even = 0, odd = 0, i;
     do { /* sixteen at a time: how often is what the processor foresees best */
         for (i = 0; i < 16; i += 2) {
@@ -34,9 +42,10 @@ static inline int dlbf_indexing_is_faster(void) {
     return __builtin_cpu_is("amd");
 }
 
-/* Fill `index` (room for DLBF_INDEXED_ROOM) for dlbf_weights_sum, and return how many indices there are. */
+/* Fill `out` for dlbf_weights_sum, and return how many indices there are. */
 DLBF_AVX512 static inline int32_t dlbf_ngram_indices(const uint8_t *key, int32_t n, uint32_t order, uint32_t split_byte,
-                                                     uint32_t shift_bits, uint32_t *index) {
+                                                     uint32_t shift_bits, dlbf_indices *out) {
+    uint32_t *const index = out->index;
     /* Of characters 32 .. 95, found by their lower six bits: 1 digit, 2 upper case, 4 slash, 8 hyphen, 16 dot. */
     static const uint8_t class_of[64] = {0, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2,  2, 2, 2, 2, 2, 2, 2,
                                          2, 2, 2, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  0, 0, 0, 0, 0, 0, 0,
@@ -44,7 +53,10 @@ DLBF_AVX512 static inline int32_t dlbf_ngram_indices(const uint8_t *key, int32_t
     const __m512i windows = _mm512_set_epi32(0x1211100F, 0x11100F0E, 0x100F0E0D, 0x0F0E0D0C, 0x0E0D0C0B, 0x0D0C0B0A,
                                              0x0C0B0A09, 0x0B0A0908, 0x0A090807, 0x09080706, 0x08070605, 0x07060504,
                                              0x06050403, 0x05040302, 0x04030201, 0x03020100);
-    const __m512i marks = _mm512_mask_set1_epi8(_mm512_set1_epi8(3), 1, 2); /* one start, and after the key only ends */
+    /* One start, and after the key only ends. */
+    const __m512i marks =
+        _mm512_set_epi64(0x0303030303030303, 0x0303030303030303, 0x0303030303030303, 0x0303030303030303, 0x0303030303030303,
+                         0x0303030303030303, 0x0303030303030303, 0x0303030303030302);
     const __m128i shift = _mm_cvtsi32_si128((int)shift_bits);
     const int32_t runs = n + 3 - (int32_t)order;
     /* Byte i + 1 of the register is byte i of the key, and so is bit i + 1 of a mask. */
@@ -111,14 +123,14 @@ DLBF_AVX512 static inline int32_t dlbf_ngram_indices(const uint8_t *key, int32_t
         _mm512_storeu_si512(index + runs + 16, _mm512_setzero_si512());
     }
     /* Or the compiler takes them from the registers again, one by one, which takes longer than from memory. */
-    __asm__("" : "+m"(*(uint32_t(*)[DLBF_INDEXED_ROOM])index));
+    __asm__("" : "+m"(*out));
     return runs + DLBF_INDEXED_CROSSED;
 }
 #else
 static inline int dlbf_indexing_is_faster(void) { return 0; }
 static inline int32_t dlbf_ngram_indices(const uint8_t *key, int32_t n, uint32_t order, uint32_t split_byte,
-                                         uint32_t shift_bits, uint32_t *index) {
-    (void)key, (void)n, (void)order, (void)split_byte, (void)shift_bits, (void)index;
+                                         uint32_t shift_bits, dlbf_indices *out) {
+    (void)key, (void)n, (void)order, (void)split_byte, (void)shift_bits, (void)out;
     return 0; /* never called: there is no AVX-512 */
 }
 #endif

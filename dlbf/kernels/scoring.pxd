@@ -24,7 +24,7 @@ Scores, all sums in integers that cannot overflow:
 from cpython.buffer cimport Py_buffer
 
 from dlbf.kernels.features cimport (
-    INDEXED_MAX, INDEXED_MIN, INDEXED_ROOM, ROOM_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, LexicalTables,
+    INDEXED_MAX, INDEXED_MIN, ROOM_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, Indices, LexicalTables,
     lexical_simd, lexical_values, ngram_indices, ngram_sum_avx2, ngram_walk, numeric_values, weights_sum,
 )
 from dlbf.kernels.types cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -116,24 +116,24 @@ cdef inline bint model_indexes(const Model* model, size_t n_bytes) noexcept nogi
 
 
 cdef inline int32_t model_indices(const Model* model, const uint8_t* key, size_t n_bytes,
-                                  uint32_t* index) noexcept nogil:
-    """The indices of the key's weights, how many is returned; there is room for INDEXED_ROOM."""
-    return ngram_indices(key, <int32_t>n_bytes, model.order, model.split_byte, model.index_shift, index)
+                                  Indices* indices) noexcept nogil:
+    """The indices of the key's weights; how many is returned."""
+    return ngram_indices(key, <int32_t>n_bytes, model.order, model.split_byte, model.index_shift, indices)
 
 
-cdef inline int32_t model_weights(const Model* model, const uint32_t* index, int32_t n) noexcept nogil:
+cdef inline int32_t model_weights(const Model* model, const Indices* indices, int32_t n) noexcept nogil:
     """The score that a table gives to indices."""
-    return model.bias + weights_sum(index, n, <const int8_t*>model.data)
+    return model.bias + weights_sum(indices, n, <const int8_t*>model.data)
 
 
 cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n_bytes) noexcept nogil:
     """The score of one key; higher means more like a stored key."""
     cdef uint16_t[ROOM_VALUES] values
-    cdef uint32_t[INDEXED_ROOM] index
+    cdef Indices indices
     cdef Py_ssize_t m = 0
     cdef int32_t total
     if model_indexes(model, n_bytes):
-        return model_weights(model, index, model_indices(model, key, n_bytes, index))
+        return model_weights(model, &indices, model_indices(model, key, n_bytes, &indices))
     if model.kind == MODEL_TABLE8:
         if model.simd and n_bytes >= 16:
             return model.bias + ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift,
