@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import random
 import struct
 import subprocess
 import sys
@@ -136,16 +137,40 @@ def test_score_with_and_without_simd_is_equal(n, slash, order, form):
         key[slash] = 47
     params = (form, 1, 1, order, 47, 12, 0, 0, 0, 0)
     payload = bytes(range(256)) * (16 if form == 1 else 8)
+    expected = reference.score(params, payload, bytes(key))
     try:
-        use_simd(False)
-        plain = Scorer(params, payload)
+        for way in range(use_simd(True), -1, -1):
+            use_simd(way)
+            scorer = Scorer(params, payload)
+            assert scorer.score(bytes(key)) == expected
+            assert scorer.score_many([bytes(key), bytes(key[:40])])[0] == expected
     finally:
         use_simd(True)
-    assert (
-        Scorer(params, payload).score(bytes(key))
-        == plain.score(bytes(key))
-        == reference.score(params, payload, bytes(key))
-    )
+
+
+@pytest.mark.parametrize("form", [1, 2])
+@pytest.mark.parametrize("split", [46, 47, 255, 256])
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_table_score_of_every_short_length_is_equal_on_all_paths(form, split, order, all_paths):
+    rng = random.Random(order)
+    keys = [bytes(rng.choices(b"aeZ7@[.-/_0\x00\x02\x03\x7f\xad\xff", k=n)) for n in range(70) for _ in range(8)]
+    params = (form, 1, 1, order, split, 14, 2**64 - 5, 0, 0, 0)
+    payload = rng.randbytes(1 << (14 if form == 1 else 13))
+    scores = []
+    for way in all_paths:
+        use_simd(way)
+        scorer = Scorer(params, payload)
+        scores.append(scorer.score_many(keys).tolist())
+        assert scores[-1] == [scorer.score(key) for key in keys]
+    assert all(some == scores[0] for some in scores)
+
+
+def test_table_of_four_bits_has_bytes_in_memory_only_if_small(all_paths):
+    for way in all_paths:
+        use_simd(way)
+        small, large = (Scorer((2, 1, 1, 3, 47, log2, 0, 0, 0, 0), bytes(1 << (log2 - 1))) for log2 in (14, 15))
+        assert (small.working_nbytes, large.working_nbytes) == ((1 << 14) if way == 2 else 0, 0)
+        assert small.payload == bytes(1 << 13)
 
 
 @settings(max_examples=300, deadline=None)

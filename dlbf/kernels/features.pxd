@@ -67,6 +67,21 @@ cdef extern from "lexical_simd.h" nogil:
     bint lexical_simd "dlbf_lexical_simd"(int way, const uint8_t* key, size_t n_bytes, uint32_t split_byte,
                                           uint32_t needed, const LexicalTables* tables, uint16_t* out) noexcept
 
+cdef extern from "ngram_avx512.h" nogil:
+    enum:
+        INDEXED_MIN "DLBF_INDEXED_MIN"
+        INDEXED_MAX "DLBF_INDEXED_MAX"
+
+    ctypedef struct Indices "dlbf_indices":
+        pass
+
+    # Whether this processor is one on which indices in memory are faster than ngram_sum_avx2.
+    bint indexing_is_faster "dlbf_indexing_is_faster"() noexcept
+    # For keys of INDEXED_MIN to INDEXED_MAX bytes.
+    int32_t ngram_indices "dlbf_ngram_indices"(const uint8_t* key, int32_t n, uint32_t order, uint32_t split_byte,
+                                               uint32_t shift, Indices* out) noexcept
+    int32_t weights_sum "dlbf_weights_sum"(const Indices* indices, int32_t n, const int8_t* weights) noexcept
+
 cdef enum:
     VIEW_NONE = 0
     VIEW_NGRAM = 1

@@ -3,8 +3,8 @@
 ``Model`` is a plain struct of numbers and pointers into one flat buffer that it does not own and that needs no
 alignment (bytes, a memory map, an LMDB page).  ``model_open`` checks every size and index once; after that
 ``model_score`` trusts the buffer, so the buffer must not change while the struct is in use.  What is worked out from
-the buffer for speed (masks for trees, spread terms) is in an object that ``model_open`` returns, and whoever keeps
-the struct keeps it; it is never stored.
+the buffer for speed (masks for trees, spread terms, weights as bytes) is in an object that ``model_open`` returns, and
+whoever keeps the struct keeps it; it is never stored.
 
     payload of MODEL_TABLE8   int8   weight[2**log2_weights]
     payload of MODEL_TABLE4   uint4  weight + 8, two to a byte, the even index in the low half
@@ -24,10 +24,10 @@ Scores, all sums in integers that cannot overflow:
 from cpython.buffer cimport Py_buffer
 
 from dlbf.kernels.features cimport (
-    ROOM_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, LexicalTables, lexical_simd, lexical_values, ngram_sum_avx2,
-    ngram_walk, numeric_values,
+    INDEXED_MAX, INDEXED_MIN, ROOM_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, Indices, LexicalTables,
+    lexical_simd, lexical_values, ngram_indices, ngram_sum_avx2, ngram_walk, numeric_values, weights_sum,
 )
-from dlbf.kernels.types cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from dlbf.kernels.types cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     MODEL_NONE = 0
@@ -72,7 +72,8 @@ ctypedef struct Model:
     uint32_t needed                      # bit v: value v is used
     int32_t bias
     uint32_t simd                        # 0: none, 1: AVX2, 2: AVX-512; the score is the same
-    const uint8_t* data                  # the payload
+    bint indexed                         # a table of bytes, read by indices that are worked out with AVX-512
+    const uint8_t* data                  # the payload, or its weights as bytes
     const uint8_t* nodes                 # trees: after the first_node array
     const Forest* forest                 # trees as masks of leaves; NULL: walk them
     const uint64_t* spread               # terms for vectors, or NULL
@@ -109,11 +110,30 @@ cdef inline int32_t model_sum(const Model* model, const uint16_t* values) noexce
     return <int32_t>(model.bias + wide)
 
 
+cdef inline bint model_indexes(const Model* model, size_t n_bytes) noexcept nogil:
+    """Whether a key of that length is scored by ``model_indices`` and ``model_weights``."""
+    return model.indexed and INDEXED_MIN <= n_bytes <= INDEXED_MAX
+
+
+cdef inline int32_t model_indices(const Model* model, const uint8_t* key, size_t n_bytes,
+                                  Indices* indices) noexcept nogil:
+    """The indices of the key's weights; how many is returned."""
+    return ngram_indices(key, <int32_t>n_bytes, model.order, model.split_byte, model.index_shift, indices)
+
+
+cdef inline int32_t model_weights(const Model* model, const Indices* indices, int32_t n) noexcept nogil:
+    """The score that a table gives to indices."""
+    return model.bias + weights_sum(indices, n, <const int8_t*>model.data)
+
+
 cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n_bytes) noexcept nogil:
     """The score of one key; higher means more like a stored key."""
     cdef uint16_t[ROOM_VALUES] values
+    cdef Indices indices
     cdef Py_ssize_t m = 0
     cdef int32_t total
+    if model_indexes(model, n_bytes):
+        return model_weights(model, &indices, model_indices(model, key, n_bytes, &indices))
     if model.kind == MODEL_TABLE8:
         if model.simd and n_bytes >= 16:
             return model.bias + ngram_sum_avx2(key, n_bytes, model.order, model.split_byte, model.index_shift,

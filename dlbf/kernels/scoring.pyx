@@ -1,5 +1,6 @@
 """Scores of one key and of many, by a compiled model in a buffer of any owner."""
 
+cimport cython
 import numpy as np
 
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
@@ -7,7 +8,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 
 from dlbf.kernels.features cimport (
     N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed, count_high, count_low,
-    lexical_best, lexical_tables,
+    indexing_is_faster, lexical_best, lexical_tables,
 )
 from dlbf.kernels.keys cimport KeyReader, KeyRef, key_close, key_open
 from dlbf.kernels.types cimport load32
@@ -33,8 +34,11 @@ cdef enum:
 cdef enum:
     ALIGNMENT = 64                       # of a forest, in bytes: no load from it lies across two lines of the cache
     BLOCK_KEYS = 32                      # keys whose values are found before any is summed
+    INDEXED_KEYS = 16                    # keys whose indices are found before any weight is looked up
+    MAX_SPREAD_LOG2 = 14                 # weights of four bits become bytes if they then stay in the first-level cache
 
 cdef int simd_wanted = 2
+cdef bint index_anyway = False
 
 
 def use_simd(wanted):
@@ -43,15 +47,17 @@ def use_simd(wanted):
     Parameters
     ----------
     wanted : bool or int
-        0 or False: neither.  1: AVX2.  2 or True: both.
+        0 or False: neither.  1: AVX2.  2: both.  True: both, but AVX2 alone where that is faster (tables, unless the
+        processor is AMD's).
 
     Returns
     -------
     int
         What will be used.  Scores do not depend on it.
     """
-    global simd_wanted
+    global simd_wanted, index_anyway
     simd_wanted = 2 if wanted is True else wanted
+    index_anyway = wanted is not True
     return min(simd_wanted, lexical_best())
 
 
@@ -136,6 +142,19 @@ cdef bytearray derive_spread(Model* model):
     return derived
 
 
+cdef bytearray derive_weights(Model* model, size_t n_bytes):
+    """Turn a table of four bits into one of bytes."""
+    cdef bytearray derived = bytearray(2 * n_bytes)
+    cdef uint8_t* weights = <uint8_t*>PyByteArray_AS_STRING(derived)
+    cdef size_t i
+    for i in range(n_bytes):
+        weights[2 * i] = (model.data[i] & 15) - 8
+        weights[2 * i + 1] = (model.data[i] >> 4) - 8
+    model.kind = MODEL_TABLE8
+    model.data = weights
+    return derived
+
+
 cdef object model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params):
     """Fill ``model`` from the ten parameters and the payload of a stored model, checking everything it will trust.
 
@@ -143,6 +162,7 @@ cdef object model_open(Model* model, const uint8_t* payload, size_t n_payload_by
     """
     cdef uint64_t log2_weights = params[PARAM_LOG2_WEIGHTS]
     cdef int64_t bias = <int64_t>params[PARAM_BIAS]
+    cdef bytearray derived = None
     if params[PARAM_KIND] > MODEL_TREES:
         fail(f"unknown kind {params[PARAM_KIND]}")
     if params[PARAM_VIEW] > VIEW_NUMERIC or params[PARAM_VIEW_VERSION] != 1:
@@ -170,6 +190,7 @@ cdef object model_open(Model* model, const uint8_t* payload, size_t n_payload_by
     model.lexical = lexical_tables()
     model.index_shift = 0
     model.simd = <uint32_t>min(simd_wanted, lexical_best())
+    model.indexed = False
     if params[PARAM_SUM_SHIFT] > 62:
         fail(f"{params[PARAM_SUM_SHIFT]} fraction bits")
     if model.kind == MODEL_NONE:
@@ -181,15 +202,39 @@ cdef object model_open(Model* model, const uint8_t* payload, size_t n_payload_by
         model.index_shift = <uint32_t>(32 - log2_weights)
         if n_payload_bytes != <size_t>1 << (log2_weights - (model.kind == MODEL_TABLE4)):
             fail(f"2**{log2_weights} weights do not fit {n_payload_bytes} bytes")
+        if model.simd == 2 and (index_anyway or indexing_is_faster()):
+            if model.kind == MODEL_TABLE4 and log2_weights <= MAX_SPREAD_LOG2:
+                derived = derive_weights(model, n_payload_bytes)
+            model.indexed = model.kind == MODEL_TABLE8
     elif model.view != VIEW_LEXICAL and model.view != VIEW_NUMERIC:
         fail(f"kind {model.kind} does not read view {model.view}")
     elif model.kind == MODEL_TREES:
         check_trees(model, n_payload_bytes)
-        return derive_forest(model, n_payload_bytes)
+        derived = derive_forest(model, n_payload_bytes)
     else:
         check_terms(model, n_payload_bytes)
-        return derive_spread(model)
-    return None
+        derived = derive_spread(model)
+    return derived
+
+
+cdef void indexed_scores(const Model* model, const uint8_t** keys, const size_t* n_bytes, Py_ssize_t n,
+                         int32_t* out) noexcept nogil:
+    """Scores by indices.  Those of some keys first: the processor is slow to read what it has just written."""
+    cdef Indices[INDEXED_KEYS] indices
+    cdef int32_t[INDEXED_KEYS] n_indices
+    cdef Py_ssize_t first = 0, i, m
+    while first < n:
+        m = min(n - first, <Py_ssize_t>INDEXED_KEYS)
+        for i in range(m):
+            n_indices[i] = 0
+            if model_indexes(model, n_bytes[first + i]):
+                n_indices[i] = model_indices(model, keys[first + i], n_bytes[first + i], &indices[i])
+        for i in range(m):
+            if n_indices[i]:
+                out[first + i] = model_weights(model, &indices[i], n_indices[i])
+            else:
+                out[first + i] = model_score(model, keys[first + i], n_bytes[first + i])
+        first += m
 
 
 cdef void model_scores(const Model* model, const uint8_t** keys, const size_t* n_bytes, Py_ssize_t n,
@@ -197,6 +242,9 @@ cdef void model_scores(const Model* model, const uint8_t** keys, const size_t* n
     """The scores of many keys.  Values of some keys first, then their sums: either alone keeps the processor busier."""
     cdef uint16_t[BLOCK_KEYS][ROOM_VALUES] values
     cdef Py_ssize_t first = 0, i, m
+    if model.indexed:
+        indexed_scores(model, keys, n_bytes, n, out)
+        return
     if model.kind != MODEL_TREES and model.kind != MODEL_QUADRATIC:
         for i in range(n):
             out[i] = model_score(model, keys[i], n_bytes[i])
@@ -263,6 +311,9 @@ cdef class Scorer:
         """The payload, read-only."""
         return memoryview(self.buffer.obj).cast("B").toreadonly()
 
+    # A plain method: the interpreter calls one faster than a function object.
+    @cython.binding(False)
+    @cython.embedsignature.format("clinic")
     def score(self, key, /):
         """The integer score of one key; higher means more like the keys of the training.
 

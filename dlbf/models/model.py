@@ -34,7 +34,8 @@ class Model(Scorer):
     nbytes : int
         What the model adds to a filter, in bytes (the header of `to_bytes` not counted).
     working_nbytes : int
-        What it has in memory besides while it is open, to be faster: masks for trees, at most 256 KiB.
+        What it has in memory besides while it is open, to be faster: masks for trees, at most 256 KiB, or
+        weights as bytes, at most 16 KiB.
     scale : float
         Score units per nat of the estimator's log-odds.  For people; nothing is routed by it.
     report : dict
