@@ -11,7 +11,7 @@ import argparse
 import json
 import shutil
 import sys
-import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def back_up(store: Store, folder: Path, keep: int) -> Path:
     """A hot copy, whole or not there; the oldest ones beyond ``keep`` go."""
     folder.mkdir(parents=True, exist_ok=True)
     prefix = f"{store.path.name}-"
-    target = folder / f"{prefix}{time.strftime('%Y%m%d-%H%M%S')}"
+    target = folder / f"{prefix}{datetime.now():%Y%m%d-%H%M%S.%f}"
     unfinished = folder / f".{target.name}.part"
     shutil.rmtree(unfinished, ignore_errors=True)
     store.backup(unfinished)

@@ -306,7 +306,7 @@ class Guard(Store):
     def _distrust(self, reason: str) -> None:
         """Use the filter no more, in any process if this one may write."""
         if self.readonly:
-            with self._lock, self._reading() as txn:
+            with self._reading() as txn, self._lock:
                 self._withdraw()
                 self._replica._fail(Unusable(reason), txn)
             return

@@ -5,25 +5,32 @@ small commit no page of its own.  When it has no room for another one its record
 a record too large for it goes there by itself.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from dlbf.errors import FormatError
+from dlbf.errors import DlbfError, FormatError
 from dlbf.kernels.journal import Tail, split_entry
-from dlbf.storage.layout import TAIL_KEY, journal_key
+from dlbf.storage.layout import CHECKPOINT_KEY, TAIL_KEY, Checkpoint, journal_key
 from dlbf.storage.longkeys import Databases
 
-__all__ = ["append", "count_records", "delete_range", "drop", "entries", "read_run", "trim"]
+__all__ = ["append", "count_records", "delete_range", "drop", "entries", "newest", "read_run", "trim"]
 
 
 def append(txn: Any, dbs: Databases, tail: Tail, number: int, record: bytes) -> None:
     """Write the record of transaction ``number``, which ``txn`` is; set ``tail.known`` when it is committed."""
     damaged = False
     if tail.known != number - 1:
+        value = txn.get(TAIL_KEY, db=dbs.main)
         try:
-            tail.load(txn.get(TAIL_KEY, db=dbs.main))
+            tail.load(value)
         except FormatError:
             damaged = True  # nobody can read it; the gap will be seen
+        if value is None:
+            _mark_version(txn, dbs)
+        if newest(txn, dbs) >= number:
+            drop(txn, dbs, tail)  # of another history: a compacted copy counts its transactions from the beginning
+            damaged = False
     was_empty = not tail.last and not damaged
     tail.known = 0
     if tail.last not in (0, number - 1) or not tail.stage(record, number):
@@ -34,6 +41,24 @@ def append(txn: Any, dbs: Databases, tail: Tail, number: int, record: bytes) -> 
             _put(txn, dbs, number, record)
     if tail.last or not was_empty:
         txn.put(TAIL_KEY, tail.value, db=dbs.main)
+
+
+def _mark_version(txn: Any, dbs: Databases) -> None:
+    """The first record in a tail: a version that knows none must not take that for damage."""
+    record = txn.get(CHECKPOINT_KEY, db=dbs.meta) if dbs.meta is not None else None
+    if record is not None:
+        with contextlib.suppress(DlbfError):
+            txn.put(CHECKPOINT_KEY, Checkpoint.unpack(bytes(record)).pack(), db=dbs.meta)
+
+
+def newest(txn: Any, dbs: Databases) -> int:
+    """The transaction of the newest record, 0 if there is none that can be read."""
+    tail = Tail()
+    with contextlib.suppress(FormatError):
+        tail.load(txn.get(TAIL_KEY, db=dbs.main))
+    with txn.cursor(dbs.journal) as cursor:
+        last = int.from_bytes(cursor.key(), "big") if cursor.last() else 0
+    return max(int(tail.last), last)
 
 
 def _put(txn: Any, dbs: Databases, number: int, value: bytes) -> None:

@@ -92,10 +92,12 @@ class Replica(ReplicaState):
         """Forget the filter; the next catch-up loads it again."""
         self.filter = None
         self.applied = 0
+        self.torn = False
 
     def adopt(self, filter: Any, checkpoint: Checkpoint, sums: bytes) -> None:
         """Go on with a filter that was just written as ``checkpoint``."""
         self.filter = filter
+        self.torn = False
         self.capacity = generations.capacity_of(filter)
         self.grow_at = generations.grow_at(self.capacity)
         self.shrink_at = generations.shrink_at(self.capacity)
@@ -113,24 +115,26 @@ class Replica(ReplicaState):
 
     def needs_successor(self) -> bool:
         """Whether the filter, or a region of it, is nearly full; or it is mostly empty."""
-        if self.filter is None:
+        filter = self.filter  # another thread may drop it
+        if filter is None:
             return False
-        if not self.shrink_at <= len(self.filter) <= self.grow_at:
+        if not self.shrink_at <= len(filter) <= self.grow_at:
             return True
-        if self.n_operations < self._look_again_at or not generations.is_learned(self.filter):
+        if self.n_operations < self._look_again_at or not generations.is_learned(filter):
             return False
         # Counting what is in each region takes a while; it cannot be too much before so many keys have come.
-        slack = generations.slack(self.filter)
+        slack = generations.slack(filter)
         self._look_again_at = self.n_operations + slack
         return slack <= 0
 
     def quiet_changes(self) -> int:
         """How many changes of one key may follow before another filter can be due."""
-        if self.filter is None:
+        filter = self.filter  # another thread may drop it
+        if filter is None:
             return 0
-        n_keys = len(self.filter)
+        n_keys = len(filter)
         quiet = min(self.grow_at - n_keys, n_keys - self.shrink_at)
-        if generations.is_learned(self.filter):
+        if generations.is_learned(filter):
             quiet = min(quiet, self._look_again_at - self.n_operations)
         return max(0, quiet)
 
@@ -141,6 +145,8 @@ class Replica(ReplicaState):
 
         The caller holds the store's lock and has withdrawn the filter from the read path.
         """
+        if self.torn:
+            self.drop()  # an exception has ended a change of it
         if self.filter is not None:
             if self.applied >= now:
                 return True
@@ -203,6 +209,7 @@ class Replica(ReplicaState):
                 raise Unusable(f"journal record {txn_id} has unknown flags {flags:#x}; use a newer dlbf", VERSION)
             if generation != self.generation or flags & FLAG_OMITTED:
                 return False
+            self.torn = True
             n_removed = apply_record(self.filter, record)
         except FilterFullError:
             self.full = self.filter
@@ -236,6 +243,12 @@ class Replica(ReplicaState):
             raise Unusable(
                 f"the filter is of transaction {checkpoint.txn_id}, the data of {now} "
                 "(a compacted or partly restored copy?); run rebuild()"
+            )
+        newest = journal.newest(txn, self.dbs)
+        if newest != now:
+            raise Unusable(
+                f"the journal ends with transaction {newest}, the data with {now} (another program wrote, or this is a "
+                "compacted copy); run rebuild()"
             )
         filter, sums = self._read_filter(txn, checkpoint)
         self.adopt(filter, checkpoint, sums)
@@ -287,17 +300,20 @@ class Replica(ReplicaState):
         blob = filter.to_bytes()
         sums = checksum64_chunks(blob, PIECE_BYTES)
         view = memoryview(blob)
-        same = generation == self.generation and self.checkpoint is not None and self.checkpoint.n_bytes == len(blob)
+        before = read_checkpoint(txn, self.dbs)
+        same = before is not None and (before.generation, before.n_bytes) == (generation, len(blob))
+        # Another process may have written one since; its pieces are not those that we know the sums of.
+        known = same and before == self.checkpoint
         if not same:
             # A new generation is loaded, not replayed to.  Emptying the databases also rids them of any damage: records
             # under wrong keys could not be found one by one.
             txn.drop(self.dbs.filter, delete=False)
             journal.drop(txn, self.dbs, self.tail)
         for i in range(-(-len(blob) // PIECE_BYTES)):
-            if not same or sums[8 * i : 8 * i + 8] != self.sums[8 * i : 8 * i + 8]:
+            if not known or sums[8 * i : 8 * i + 8] != self.sums[8 * i : 8 * i + 8]:
                 txn.put(piece_key(generation, i), view[i * PIECE_BYTES : (i + 1) * PIECE_BYTES], db=self.dbs.filter)
                 steps.reached("checkpoint-piece-written")
-        previous = self.checkpoint.txn_id if self.checkpoint is not None else txn_id
+        previous = before.txn_id if before is not None else txn_id
         checkpoint = Checkpoint(generation, txn_id, removed, previous, len(blob), checksum64(sums))
         txn.put(CHECKPOINT_KEY, checkpoint.pack(), db=self.dbs.meta)
         steps.reached("checkpoint-record-written")

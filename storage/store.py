@@ -36,7 +36,7 @@ import lmdb
 from dlbf.errors import FilterFullError, FormatError, StoreError, VersionError
 from dlbf.kernels.journal import OperationLog, apply_record
 from dlbf.kernels.keys import read_keys
-from dlbf.kernels.readpath import WritePath
+from dlbf.kernels.readpath import ReplicaLock, WritePath
 from dlbf.storage import generations, journal, misses, steps
 from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_successor, keys_after
 from dlbf.storage.drift import drift, observe
@@ -220,7 +220,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self.readonly = readonly
         self._env: Any = None
         self._meta_map: mmap.mmap | None = None
-        self._lock = threading.RLock()
+        self._lock = ReplicaLock(threading.Lock())
         self._write_lock = threading.Lock()
         self._build_lock = threading.Lock()
         self._sample_lock = threading.RLock()
@@ -232,6 +232,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._sweeper: threading.Thread | None = None
         self._flusher: threading.Thread | None = None
         self._loader: threading.Thread | None = None
+        self._closing = False
         self._flushed_at = -FLUSH_SECONDS
         # Lookups that are in the traffic record already, and the filter that had answered them.
         self._reported = (0, 0, 0)
@@ -319,6 +320,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, self._PLAIN_KEY_BYTES)
         self._attach_writer(
             self._write_lock,
+            self._lock,
             self._replica,
             self._replica.tail,
             dbs.journal,
@@ -466,6 +468,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._close()
 
     def _close(self) -> None:
+        self._closing = True
         self._withdraw()
         if self._env is not None and not self._was_forked():
             self._keep_live(False)
@@ -593,12 +596,14 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         word = self._word()
         if word is None or word == self._dead_word:
             return False
-        if not self._lock.acquire(blocking=wait):
-            return False
-        try:
-            if self._is_current():
-                return True
-            with self._reading(buffers=True) as txn:
+        # In this order: beginning to read may have to follow a map that has grown, which takes the writers' lock, and
+        # writers wait for the replica.
+        with self._reading(buffers=True) as txn:
+            if not self._lock.acquire(wait):
+                return False
+            try:
+                if self._is_current():
+                    return True
                 now = txn.id()
                 if not wait and self._replica.filter is None and self._is_large(txn):
                     self._load_aside()
@@ -610,8 +615,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                     return True
                 self._dead_word = now
                 return False
-        finally:
-            self._lock.release()
+            finally:
+                self._lock.release()
 
     def _is_large(self, txn: Any) -> bool:
         checkpoint = read_checkpoint(txn, self._dbs)
@@ -619,18 +624,25 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _load_aside(self) -> None:
         """Load the filter in a thread of its own; the caller holds ``_lock``."""
-        if self._loader is None:
+        if self._loader is not None or self._closing:
+            return
 
-            def load() -> None:
-                try:
-                    self._refresh(wait=True)
-                except (lmdb.Error, StoreError) as error:
-                    log.debug("%s: the filter was not loaded aside: %s", self.path, error)
-                finally:
-                    self._loader = None
+        def load() -> None:
+            word = self._word()
+            try:
+                self._refresh(wait=True)
+            except Exception as error:
+                log.warning("%s: reading without the filter until the next commit: %s", self.path, error)
+                self._dead_word = -1 if word is None else word
+            finally:
+                self._loader = None
 
-            self._loader = threading.Thread(target=load, name="dlbf-loader", daemon=True)
+        self._loader = threading.Thread(target=load, name="dlbf-loader", daemon=True)
+        try:
             self._loader.start()
+        except RuntimeError as error:  # there are too many threads, or the interpreter is about to end
+            self._loader = None
+            log.debug("%s: the filter is not loaded: %s", self.path, error)
 
     def _get_slow(self, key: Any, default: Any) -> Any:
         self._check_process()
@@ -717,8 +729,14 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     def _samples_full(self) -> None:
         """Many absent keys have been drawn: have them written soon, and draw fewer until then."""
         if self._flusher is None and time.monotonic() - self._flushed_at >= FLUSH_SECONDS and not self._was_forked():
+            if self._closing:
+                return
             self._flusher = threading.Thread(target=self._flush_aside, name="dlbf-misses", daemon=True)
-            self._flusher.start()
+            try:
+                self._flusher.start()
+            except RuntimeError:
+                self._flusher = None
+                self._draw_every(2 * self.sample_every)
         elif self._flusher is None or self.n_samples >= 2 * misses.BUFFER_KEYS:
             self._draw_every(2 * self.sample_every)
 
@@ -843,10 +861,15 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _allow_quick_changes(self) -> None:
         """Let so many single changes follow without a look at anything but the key."""
-        quiet = min(self._replica.quiet_changes(), self._roomy)
-        if self._builder is None and self._writer == 0:
-            self._roomy -= quiet
-            self._quick_changes = quiet
+        if not self._write_lock.acquire(blocking=False):
+            return  # somebody changes what is counted here
+        try:
+            if self._builder is None:
+                quiet = min(self._replica.quiet_changes(), self._roomy)
+                self._roomy -= quiet
+                self._quick_changes = quiet
+        finally:
+            self._write_lock.release()
 
     def update(self, other: Any = (), /, **more: bytes) -> None:
         """Store many items, in one transaction."""
@@ -986,7 +1009,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         try:
             now = txn.id() - 1
             replica = self._replica
-            if replica.filter is None or replica.applied != now:
+            if replica.filter is None or replica.applied != now or replica.torn:
                 with self._lock:
                     self._withdraw()
                     if replica.catch_up(txn, now):
@@ -1054,8 +1077,9 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                     self._apply(record, number, operations)
             else:
                 with self._lock:
-                    replica.passed(number, 0, 0, len(record))
-                    self._offer(replica.filter, number, replica.removed)
+                    if replica.filter is not None and replica.applied == number - 1:
+                        replica.passed(number, 0, 0, len(record))
+                        self._offer(replica.filter, number, replica.removed)
             steps.reached("filter-applied")
 
     def _commit_with(
@@ -1082,6 +1106,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         if replica.filter is None or replica.applied != number - 1:
             return  # another thread has caught up already
         self._withdraw()
+        replica.torn = True
         try:
             apply_record(replica.filter, record)
         except FilterFullError:
@@ -1236,6 +1261,9 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             except FilterFullError:
                 self._builder = None
                 self._failed_build = replica.generation
+            except BaseException:
+                self._builder = None  # it may have met a key, and not know that it has
+                raise
         finally:
             self._build_lock.release()
 

@@ -57,7 +57,7 @@ def verify(store: "Store") -> Verification:
             problems.append(fresh.reason)
         with store._lock:
             live = store._replica
-            if live.filter is not None and live.applied == now:
+            if live.filter is not None and live.applied == now and not live.torn:
                 candidates["live"] = live.filter.copy()
         n_keys = 0
         missing = 0

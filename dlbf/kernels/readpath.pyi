@@ -55,7 +55,15 @@ class ReplicaState:
     added: int
     deleted: int
     n_operations: int
+    torn: bool
     def passed(self, txn_id: int, n_added: int, n_removed: int, n_bytes: int) -> None: ...
+
+class ReplicaLock:
+    def __new__(cls, lock: Any) -> ReplicaLock: ...
+    def acquire(self, blocking: bool = True) -> bool: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> ReplicaLock: ...
+    def __exit__(self, *exc_info: object) -> None: ...
 
 class WritePath(ReadPath):
     _quick_changes: int
@@ -63,6 +71,7 @@ class WritePath(ReadPath):
     def _attach_writer(
         self,
         write_lock: Any,
+        replica_lock: ReplicaLock,
         replica: ReplicaState,
         tail: Tail,
         journal_db: Any,

@@ -29,7 +29,7 @@ from dlbf.kernels.hashing cimport hash_for_filter, hash_key
 from dlbf.kernels.journal cimport RECORD_REMOVED, OperationLog, Tail, apply_operations, reached
 from dlbf.kernels.types cimport gate_read_one_done, gate_try_read, likely, uint8_t, uint64_t, unlikely
 
-from dlbf.errors import FilterFullError
+from dlbf.errors import FilterFullError, StoreError
 
 cdef extern from "pythread.h":
     unsigned long PyThread_get_thread_ident()
@@ -362,23 +362,28 @@ cdef class ReadPath:
         """Read the data; ``asked``: the filter has said "maybe"."""
         cdef Py_ssize_t n = PyBytes_GET_SIZE(key)
         cdef object txn, value
+        cdef uint64_t txn_id = 0
         if unlikely(n == 0 or n > self.max_plain_bytes or self.held):
             return self._fetch_slow(key, default, asked)
         self.n_reading += 1
         try:
             # Taken out of its place while it is used, so no other thread can have it.
             txn = self.live
+            txn_id = self.live_id
             self.live = None
-            if txn is not None and (not self.has_meta or self.live_id != self._newest()):
+            if txn is not None and (not self.has_meta or txn_id != self._newest()):
                 txn.abort()
                 txn = None
             if txn is None:
                 txn = self.begin(self.data_db)
                 if self.keep_live:
-                    self.live_id = txn.id()
+                    txn_id = txn.id()
             value = txn.get(key)
-            if self.keep_live and self.live is None and not self.held:
+            # Others may have read, committed and put theirs back while LMDB was asked: only the newest view is kept,
+            # and with its own number.
+            if self.keep_live and self.live is None and not self.held and self.has_meta and txn_id == self._newest():
                 self.live = txn
+                self.live_id = txn_id
                 self.live_used = True
                 if unlikely(not self.swept):
                     self.swept = True
@@ -466,9 +471,11 @@ cdef class ReplicaState:
     cdef public uint64_t added           # keys added since the last rebuild,
     cdef public uint64_t deleted         # and removed
     cdef public Py_ssize_t n_operations  # passed since this process has the filter
+    cdef public bint torn                # a change was begun and not ended: the filter is not to be used
 
     cpdef passed(self, uint64_t txn_id, Py_ssize_t n_added, Py_ssize_t n_removed, Py_ssize_t n_bytes):
         """The filter is complete for transaction ``txn_id`` now, which did so much."""
+        self.torn = False
         self.applied = txn_id
         self.added += n_added
         self.deleted += n_removed
@@ -478,13 +485,52 @@ cdef class ReplicaState:
             self.removed = txn_id
 
 
+cdef class ReplicaLock:
+    """The lock of a process's replica.  Not for the same thread twice: what a signal handler or a finalizer does in the
+    middle of a change must not change the same again.
+    """
+
+    cdef object take
+    cdef object give
+    cdef uint64_t owner
+
+    def __cinit__(self, lock):
+        self.take = lock.acquire
+        self.give = lock.release
+
+    cpdef bint acquire(self, bint blocking=True) except -1:
+        """Take it; False if somebody has it and the caller does not want to wait."""
+        cdef uint64_t me = PyThread_get_thread_ident()
+        if blocking and self.owner == me:
+            raise StoreError(
+                "this thread is in the middle of a change of the store's filter; a signal handler or a finalizer "
+                "cannot write to the store then, or ask for its state. Do it later"
+            )
+        if not self.take(blocking):
+            return False
+        self.owner = me
+        return True
+
+    cpdef release(self):
+        """Give it back."""
+        self.owner = 0
+        self.give()
+
+    def __enter__(self):
+        self.acquire()
+        return self
+
+    def __exit__(self, *exc_info):
+        self.release()
+
+
 cdef class WritePath(ReadPath):
     """A change of one key in a transaction of its own, without Python around it.
 
     ``_quick_changes`` says how many such changes may follow before somebody must look whether a larger filter is due;
     0 while a write transaction is open.  Whatever is not the common case (another process has written,
     a long key, the map may have to grow) is left to ``_set_slow`` and ``_delete_slow`` of the subclass, which also
-    brings ``_distrust_replica``, for a filter that could not follow a commit.
+    brings ``_distrust_replica``, for a filter that could not follow a commit, and ``_tend``, which makes a larger one.
     """
 
     cdef public Py_ssize_t _quick_changes
@@ -496,15 +542,19 @@ cdef class WritePath(ReadPath):
     cdef bytes tail_key
     cdef tuple map_errors                # LMDB's "somebody made the map larger" and "the map is full"
     cdef ReplicaState replica
+    cdef ReplicaLock replica_lock
+    cdef bint outgrown                   # a quick change has found the filter full
     cdef Tail tail
 
     def _attach_writer(
-        self, write_lock, ReplicaState replica, Tail tail, journal_db, main_db, bytes tail_key, tuple map_errors
+        self, write_lock, ReplicaLock replica_lock, ReplicaState replica, Tail tail, journal_db, main_db,
+        bytes tail_key, tuple map_errors
     ):
         """The lock of all writers of this process, its replica, where the journal is, and errors to try again after."""
         self.map_errors = map_errors
         self.write_acquire = write_lock.acquire
         self.write_release = write_lock.release
+        self.replica_lock = replica_lock
         self.replica = replica
         self.tail = tail
         self.journal_db = journal_db
@@ -561,10 +611,13 @@ cdef class WritePath(ReadPath):
             txn = None
             tail.known = number
             reached("commit-done")
-            # Since the commit nobody else has run here: unless another thread has begun to catch up before that (it
-            # has withdrawn the filter then), this is the filter as of the transaction before.
-            if self.current == number - 1 and replica.applied == number - 1:
-                self._follow(number, counts, value is None)
+            # Who has the lock is catching up, or the next reader will.
+            if self.replica_lock.acquire(False):
+                try:
+                    if self.current == number - 1 and replica.applied == number - 1 and not replica.torn:
+                        self._follow(number, counts, value is None)
+                finally:
+                    self.replica_lock.release()
             reached("filter-applied")
             return counts
         except self.map_errors:
@@ -595,10 +648,12 @@ cdef class WritePath(ReadPath):
         cdef Py_ssize_t size = tail.n_bytes - tail.newest_at
         self._withdraw()
         if counts:
+            replica.torn = True
             try:
                 apply_operations(self.core, tail.data + tail.newest_at, size, None)
             except FilterFullError:
                 self._distrust_replica(True)
+                self.outgrown = True
                 return 0
             except BaseException:
                 self._distrust_replica(False)
@@ -610,8 +665,15 @@ cdef class WritePath(ReadPath):
 
     def __setitem__(self, key, value):
         if self._may_be_quick(key) and PyBytes_CheckExact(value) and self._change(key, value) >= 0:
+            self._after_quick()
             return
         self._set_slow(key, value)
+
+    cdef int _after_quick(self) except -1:
+        if unlikely(self.outgrown):
+            self.outgrown = False
+            self._tend(1)
+        return 0
 
     def put(self, key, value):
         """Store a value, in a transaction of its own."""
@@ -623,6 +685,7 @@ cdef class WritePath(ReadPath):
         if self._may_be_quick(key):
             answer = self._change(key, None)
             if answer >= 0:
+                self._after_quick()
                 return bool(answer)
         return self._delete_slow(key)
 

@@ -1,0 +1,408 @@
+"""What threads, other processes, signals and copies can do in the middle of something; each was once a key denied."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import lmdb
+import numpy as np
+import pytest
+
+from dlbf.capi import FilterReader
+from dlbf.errors import StoreError
+from dlbf.storage import Store, build, generations, journal, replica, steps
+from dlbf.storage.layout import PLAIN_KEY_BYTES
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "store"
+
+
+def open_store(path, **options):
+    return Store(path, **{"sync": "none", **options})
+
+
+def twins_of(filter):
+    """Two keys with one entry: whoever removes the first one twice removes the other."""
+    scratch = filter.copy()
+    for i in range(200):
+        first = b"a%d" % i
+        scratch.clear()
+        scratch.add(first)
+        others = [b"b%d" % j for j in range(20_000)]
+        for other in np.array(others, dtype=object)[scratch.contains_many(others)]:
+            scratch.clear()
+            scratch.update([first, other])
+            scratch.remove(first)
+            if other in scratch and first in scratch:
+                scratch.remove(first)
+                if other not in scratch:
+                    return first, other
+            scratch.clear()
+            scratch.add(first)
+    raise AssertionError("no twins")
+
+
+@pytest.fixture
+def store(path):
+    """With two keys that share an entry, and quick changes allowed."""
+    with open_store(path, fpr=0.1, keyed=False) as store:
+        store[b"start"] = b""
+        store.twins = twins_of(store._replica.filter)
+        store[store.twins[0]], store[store.twins[1]] = b"1", b"2"
+        for i in range(20):
+            store[b"fill %d" % i] = b""
+        assert store._quick_changes > 0
+        yield store
+        assert store.get(store.twins[1]) == b"2"
+        assert store.verify().ok
+
+
+def elsewhere(path, *lines, **options):
+    """Run lines in another process that has the store open."""
+    code = "import sys; from dlbf.storage import Store\nstore = Store(sys.argv[1], sync='none', **" + repr(options)
+    subprocess.run([sys.executable, "-c", "\n".join([code + ")", *lines, "store._close()"]), str(path)], check=True)
+
+
+def start(function, *arguments):
+    thread = threading.Thread(target=function, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_quick_change_that_waits_for_the_filter_is_not_applied_twice(store):
+    """A batch is asked meanwhile, and another thread catches up."""
+    held, free = threading.Event(), threading.Event()
+
+    def hold():
+        reader = FilterReader(store._replica.filter)
+        held.set()
+        free.wait(30)
+        reader.close()
+
+    threads = [start(hold)]
+    assert held.wait(30)
+    threads.append(start(store.delete, store.twins[0]))
+    time.sleep(0.2)
+    threads.append(start(store.get, b"whatever"))
+    time.sleep(0.2)
+    free.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert store.twins[0] not in store
+
+
+def test_commit_without_operations_does_not_set_the_filter_back(store):
+    def hook(name):
+        if name == "commit-done":
+            steps.set_hook(None)
+            elsewhere(store.path, f"assert store.delete({store.twins[0]!r})")
+            start(store.get, b"whatever").join(30)
+
+    steps.set_hook(hook)
+    try:
+        with store.write() as txn:
+            txn.put(b"start", b"again")
+    finally:
+        steps.set_hook(None)
+    assert store.twins[0] not in store
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs SIGUSR1")
+def test_signal_handler_that_reads_does_not_replay_what_is_being_replayed(store, monkeypatch):
+    seen = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(store.get(b"from the handler")))
+    elsewhere(store.path, f"assert store.delete({store.twins[0]!r})")
+    real = replica.apply_record
+
+    def interrupted(*arguments):
+        monkeypatch.setattr(replica, "apply_record", real)
+        answer = real(*arguments)
+        os.kill(os.getpid(), signal.SIGUSR1)  # between the change and the note that it is done
+        return answer
+
+    monkeypatch.setattr(replica, "apply_record", interrupted)
+    try:
+        assert store.get(b"x") is None
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == [None]
+
+
+def test_signal_handler_that_writes_in_the_middle_of_a_replay_gets_an_error_not_a_deadlock(store, monkeypatch):
+    elsewhere(store.path, f"assert store.delete({store.twins[0]!r})")
+    real = replica.apply_record
+    refused = []
+
+    def handler(*arguments):
+        monkeypatch.setattr(replica, "apply_record", real)
+        answer = real(*arguments)
+        try:
+            store[b"from the handler"] = b""
+        except StoreError as error:
+            refused.append(str(error))
+        return answer
+
+    monkeypatch.setattr(replica, "apply_record", handler)
+    assert store.get(b"x") is None
+    assert "in the middle of a change" in refused[0]
+    store[b"later"] = b"1"
+    assert store.get(b"later") == b"1"
+
+
+def test_interrupted_builder_is_not_gone_on_with(path, monkeypatch):
+    with open_store(path, fpr=0.1, keyed=False) as store:
+        store[b"start"] = b""
+        empty = generations.successor(store._replica.filter, 20_000, 0.1, None)
+        first, other = twins_of(empty)
+        store[first], store[other] = b"1", b"2"
+        store.update((b"z%05d" % i, b"") for i in range(600))
+        store._builder, store._builder_generation = store._new_builder(empty), store._replica.generation
+        store._step(store._builder, 300)
+        real = build.apply_record
+
+        def interrupted(*arguments):
+            monkeypatch.setattr(build, "apply_record", real)
+            real(*arguments)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(build, "apply_record", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.delete(first)
+        assert store._builder is None
+        for i in range(100):
+            store[b"y%d" % i] = b""
+        assert store.get(other) == b"2"
+        assert store.verify().ok
+
+
+def test_interrupted_change_of_the_filter_is_done_again_from_the_checkpoint(store, monkeypatch):
+    real = replica.apply_record
+
+    def interrupted(*arguments):
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dlbf.storage.store.apply_record", interrupted)
+    # As if another interrupt came before the first one was dealt with.
+    monkeypatch.setattr(store.__class__, "_distrust_replica", lambda self, is_full: None)
+    with pytest.raises(KeyboardInterrupt), store.write() as txn:
+        txn.delete(store.twins[0])
+    monkeypatch.undo()
+    assert store.get(store.twins[1]) == b"2"
+    assert store.twins[0] not in store
+
+
+def test_read_transaction_of_the_past_is_not_kept_for_the_next_read(path):
+    """One thread's read lasts while another commits and reads."""
+    with open_store(path) as store:
+        store[b"old"] = b"1"
+        assert store.get(b"old") == b"1"
+        store._drop_live()
+        begin = store._env.begin
+        taken, go = threading.Event(), threading.Event()
+
+        class Slow:
+            def __init__(self, txn, before_get):
+                self.txn, self.before_get = txn, before_get
+                self.id, self.abort = txn.id, txn.abort
+
+            def get(self, key):
+                self.before_get()
+                return self.txn.get(key)
+
+        def attach(before_get):
+            def wrapped(*arguments):
+                return Slow(begin(*arguments), before_get) if len(arguments) == 1 else begin(*arguments)
+
+            store._attach_reader(wrapped, store._dbs.data, lmdb.MapResizedError, PLAIN_KEY_BYTES)
+
+        attach(lambda: (taken.set(), go.wait(30)))
+        first = start(store.get, b"old")
+        assert taken.wait(30)
+        store[b"new"] = b"2"
+        attach(lambda: (go.set(), first.join(30)))
+        assert store.get(b"new") == b"2"
+        attach(lambda: None)
+        assert store.get(b"new") == b"2"
+        store._drop_live()
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_compacted_copy_is_read_without_the_filter_until_it_is_rebuilt(path, tmp_path, checkpointed):
+    """LMDB counts its transactions from the beginning, so the journal and the filter are of another history."""
+    with open_store(path) as store:
+        for i in range(30):
+            store[b"k%d" % i] = b"v"
+            if checkpointed and i == 10:
+                store.checkpoint()
+        store._close()
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    with lmdb.open(str(path), max_dbs=9) as env:
+        env.copy(str(copy), compact=True)
+    shutil.copy(path / "secret.key", copy)
+    with open_store(copy) as store:
+        assert all(store.get(b"k%d" % i) == b"v" for i in range(30))
+        assert store.stats().state == "pass-through"
+        for i in range(3):
+            store[b"m%d" % i] = b"v"
+        with store._reading() as txn:
+            assert journal.newest(txn, store._dbs) == txn.id()
+        # A builder beside writers follows the new records, not the old ones of the same numbers.
+        builder = store._new_builder(generations.new_filter("auto", 2000, 0.001, store._secret))
+        store._step(builder, 1000)
+        for i in range(40):
+            store[b"a%02d" % i] = b"v"
+        store._switch(builder)
+        assert all(store.get(b"a%02d" % i) == b"v" for i in range(40))
+        assert store.stats().state == "filtering"
+        assert store.verify().ok
+
+
+def test_checkpoints_of_two_processes_do_not_mix(path):
+    with open_store(path) as store:
+        store.update((b"k%d" % i, b"") for i in range(5000))
+        store.checkpoint()
+        elsewhere(path, "store[b'K'] = b''", "store.checkpoint()", "store.delete(b'K')")
+        assert store.get(b"x") is None  # replays, does not load
+        store.checkpoint()
+        assert store.verify().ok
+    with open_store(path) as store:
+        assert store.stats().state == "filtering"
+
+
+def test_reader_and_writer_that_both_follow_a_grown_map_do_not_wait_for_each_other(path):
+    with open_store(path, map_size=1 << 20) as store:
+        store[b"start"] = b""
+        elsewhere(path, "store[b'big'] = bytes(8 << 20)", map_size=1 << 20)
+        adopt, resize = store._adopt_map, store._resize
+        grown, ready = threading.Event(), threading.Event()
+
+        def slowly():
+            ready.set()
+            grown.wait(3)
+            adopt()
+
+        def resized(size):
+            resize(size)
+            grown.set()
+
+        store._adopt_map = slowly
+        reader = start(store.get, b"absent")
+        assert ready.wait(30)
+        store._resize = resized
+        writer = start(store.put, b"new", b"1")
+        for thread in (reader, writer):
+            thread.join(30)
+            assert not thread.is_alive()
+        assert store.get(b"new") == b"1"
+
+
+def test_filter_is_loaded_later_if_no_thread_can_be_started(path, monkeypatch):
+    with open_store(path) as store:
+        store.update((b"k%d" % i, b"") for i in range(5000))
+    monkeypatch.setattr("dlbf.storage.store.LOAD_ASIDE_BYTES", 0)
+    real = threading.Thread.start
+
+    def fail(thread):
+        if thread.name == "dlbf-loader":
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    with open_store(path) as store:
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        assert store.get(b"x") is None
+        monkeypatch.undo()
+        assert store.stats().state == "filtering"
+
+
+def test_readers_batches_and_single_changes_side_by_side(path):
+    """Committed keys of others are there, in batches and one by one, while the filter changes under them."""
+    with open_store(path) as store:
+        keys = [b"kept %d" % i for i in range(2000)]
+        store.update((key, b"v") for key in keys)
+        stop = threading.Event()
+        errors = []
+
+        def guarded(function):
+            def run():
+                try:
+                    while not stop.is_set():
+                        function()
+                except BaseException as error:
+                    errors.append(error)
+
+            return run
+
+        def one_by_one():
+            for key in keys[::37]:
+                assert store.get(key) == b"v"
+
+        def together():
+            assert store.get_many(keys) == [b"v"] * len(keys)
+
+        def change():
+            for i in range(50):
+                store[b"new %d" % i] = b"1"
+                assert store.get(b"new %d" % i) == b"1"
+            for i in range(50):
+                assert store.delete(b"new %d" % i)
+                assert store.get(b"new %d" % i) is None
+
+        threads = [start(guarded(function)) for function in (one_by_one, one_by_one, together, change)]
+        time.sleep(3)
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        assert not errors
+        assert store.verify().ok
+
+
+def test_quick_changes_do_not_take_the_slow_way(path, monkeypatch):
+    with open_store(path) as store:
+        for i in range(300):
+            store[b"%d" % i] = b""
+        assert store._quick_changes > 50
+
+        def slow(*arguments):
+            raise AssertionError("slow")
+
+        monkeypatch.setattr(Store, "_set_slow", slow)
+        monkeypatch.setattr(Store, "_delete_slow", slow)
+        for i in range(20):
+            store[b"%d" % i] = b"again"
+            store[b"new %d" % i] = b""
+            assert store.delete(b"new %d" % i)
+        monkeypatch.undo()
+        assert store.verify().ok
+
+
+def test_filter_that_a_quick_change_outgrows_is_made_larger_at_once(path, monkeypatch):
+    with open_store(path) as store:
+        for i in range(300):
+            store[b"%d" % i] = b""
+        before = store.stats().generation
+        monkeypatch.setattr(store._replica.filter.__class__, "_make_room", lambda self, n: full())
+
+        def full():
+            from dlbf.errors import FilterFullError
+
+            raise FilterFullError("no room")
+
+        store._quick_changes = 10**6
+        for i in range(300, 5000):
+            store[b"%d" % i] = b""
+            if store.stats().generation != before:
+                break
+        monkeypatch.undo()
+        assert store.stats().generation != before
+        assert all(b"%d" % j in store for j in range(i + 1))
+        assert store.stats().state == "filtering"
+        assert store.verify().ok
