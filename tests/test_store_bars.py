@@ -125,7 +125,7 @@ def test_reads_beside_lmdb_and_rocksdb(memory, urls):
     }
     print({name: f"{value * 1e9:.0f} ns" for name, value in best.items()})
     print({name: round(value, 3) for name, value in ratios.items()})
-    # The budgets are 0.2, 0.25 and 1.15.  The second is missed (0.40 on a quiet machine): these limits only keep it
+    # The budgets are 0.2, 0.25 and 1.15.  The second is missed (0.39 on a quiet machine): these limits only keep it
     # from getting worse, and a pass does not mean that the budget is met.
     assert ratios["absent / py-lmdb"] <= 0.2
     assert ratios["absent / rocksdict"] <= 0.5
@@ -161,8 +161,8 @@ def test_batched_puts_beside_lmdb(memory, urls):
         assert store.verify().ok
         env.close()
         store.close()
-    # The budget is 1.25 and is missed (1.29 on a quiet machine); this limit only keeps it from getting worse.
-    assert min(totals) <= 1.6
+    # The budget is 1.25 and is met on a quiet machine (1.23); this limit leaves room for a busy one.
+    assert min(totals) <= 1.4
 
 
 @pytest.mark.timing
