@@ -588,6 +588,34 @@ def make_empty(f):
     return g
 
 
+@pytest.mark.parametrize("counter_bits", [2, 4, 8])
+@pytest.mark.parametrize("layout", ["classic", "blocked"])
+def test_large_counters_in_memory_are_asked_through_a_summary_mapped_ones_are_not(tmp_path, counter_bits, layout):
+    keys, more = KEYS[:20], KEYS[20:30]
+    n_counters = (8 << 20) // counter_bits
+    f = dlbf.CountingBloomFilter(counters=n_counters, hashes=5, counter_bits=counter_bits, layout=layout)
+    f.update(keys)
+    f.save(tmp_path / "filter")
+    assert f._is_summarised
+    assert not dlbf.CountingBloomFilter(1000)._is_summarised
+    with dlbf.open_filter(tmp_path / "filter", "r+") as mapped:
+        assert not mapped._is_summarised
+        mapped.update(more)
+        mapped.remove_many(keys[:5])
+        f.update(more)
+        f.remove_many(keys[:5])
+        for g in (f.copy(), f | f, f & mapped, mapped.copy(), type(f).from_bytes(mapped.to_bytes())):
+            assert g._is_summarised
+            assert g.contains_many(KEYS).tolist() == [key in mapped for key in KEYS] == [key in g for key in KEYS]
+            assert g.fill == mapped.fill
+    f.clear()
+    assert not f.contains_many(KEYS).any()
+    assert f.fill == 0
+    f.close()
+    with pytest.raises(ValueError, match="closed"):
+        keys[0] in f  # noqa: B015
+
+
 def test_union_of_dleft_adds_the_counts():
     f, g = dlbf.DLeftFilter(100, counter_bits=4), dlbf.DLeftFilter(100, counter_bits=4)
     f.update([b"a"] * 5 + [b"b"])

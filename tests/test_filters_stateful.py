@@ -27,6 +27,7 @@ from hypothesis.stateful import (
 )
 
 import dlbf
+from dlbf.filters import bloom
 
 WORKER = """
     import json, sys, dlbf
@@ -264,6 +265,8 @@ class FilterMachine(RuleBasedStateMachine):
             return
         for key, n in self.model.items():
             assert self.f.count(key) >= min(n, top)
+        for key in POOL:
+            assert (key in self.f) == (self.f.count(key) > 0)
 
 
 MACHINES = {
@@ -290,6 +293,22 @@ MACHINES = {
 def test_filter_against_multiset_never_a_false_negative(name):
     class Machine(FilterMachine):
         make = staticmethod(MACHINES[name])
+
+    run_state_machine_as_test(Machine)
+
+
+@pytest.mark.parametrize("name", [name for name in MACHINES if name.startswith("counting")])
+def test_summarised_counters_against_multiset_answer_as_their_counts(name, monkeypatch):
+    monkeypatch.setattr(bloom, "SUMMARY_LEAST_BYTES", 0)
+
+    class Machine(FilterMachine):
+        make = staticmethod(MACHINES[name])
+
+        @invariant()
+        def summary_says_what_the_counters_say(self):
+            n_bits, cells = self.f.counter_bits, int.from_bytes(self.f._payload(), "little")
+            counts = [cells >> i * n_bits & (1 << n_bits) - 1 for i in range(self.f.counters)]
+            assert [self.f._occupied(i, i + 1) for i in range(self.f.counters)] == [count > 0 for count in counts]
 
     run_state_machine_as_test(Machine)
 

@@ -99,6 +99,7 @@ class Filter(FilterCore):
         """Start as an empty filter on a buffer of our own."""
         params = (capacity, float_to_param(fpr), check_count("filter_id", filter_id, 0, 2**64 - 1), *own)
         self._open(params, aligned_zeros(self._payload_bytes(params)), 0, secret)
+        self._settle()
 
     def _open(
         self, params: tuple[int, ...], payload: Any, n_items: int, secret: bytes | None, sums: bytes | None = None
@@ -161,6 +162,9 @@ class Filter(FilterCore):
 
     def _check_opened(self, where: str) -> None:
         """For kernels that must look at their contents before they can trust them."""
+
+    def _settle(self) -> None:
+        """Called when the filter is on a buffer in memory that only its own methods change."""
 
     @classmethod
     def _payload_bytes(cls, params: tuple[int, ...]) -> int:
@@ -272,7 +276,9 @@ class Filter(FilterCore):
         header, payload = format.unpack(data)
         own = aligned_zeros(len(payload))
         own[:] = payload
-        return cls._from_payload(header, own, secret, "data")
+        self = cls._from_payload(header, own, secret, "data")
+        self._settle()
+        return self
 
     def save(self, path: str | Path) -> None:
         """Write the filter to a file, whole or not at all; an existing file is replaced.
@@ -294,6 +300,7 @@ class Filter(FilterCore):
         params, own, n_items = self._snapshot(aligned_zeros)
         other = type(self).__new__(type(self))
         other._open(params, own, n_items, self._secret)
+        other._settle()
         return other
 
     __copy__ = copy

@@ -84,7 +84,8 @@ cdef inline void cells_prefetch(const Cells* g, const uint8_t* data, uint64_t h)
         prefetch(data + ((mulhi64(x, span) << g.log2_bits) >> 3))
 
 
-cdef inline void cells_add(const Cells* g, uint8_t* data, uint64_t h) noexcept nogil:
+cdef inline void cells_add(const Cells* g, uint8_t* data, uint64_t h, uint8_t* bits=NULL) noexcept nogil:
+    """Count one more in the key's cells; ``bits``, where kept, says which cells are not zero."""
     cdef uint64_t x, base, span, cell
     cdef uint8_t count
     cdef uint32_t _i
@@ -94,10 +95,12 @@ cdef inline void cells_add(const Cells* g, uint8_t* data, uint64_t h) noexcept n
         count = cells_get(g, data, cell)
         if count < g.max_count:
             cells_put(g, data, cell, count + 1)
+        if bits != NULL:
+            bits[cell >> 3] |= <uint8_t>(1 << (cell & 7))
         x = cells_step(x)
 
 
-cdef inline bint cells_subtract(const Cells* g, uint8_t* data, uint64_t h) noexcept nogil:
+cdef inline bint cells_subtract(const Cells* g, uint8_t* data, uint64_t h, uint8_t* bits=NULL) noexcept nogil:
     """Undo one ``cells_add``; False and no change when a count says it cannot have happened."""
     cdef uint64_t x, base, span, cell
     cdef uint8_t count
@@ -114,12 +117,16 @@ cdef inline bint cells_subtract(const Cells* g, uint8_t* data, uint64_t h) noexc
                 count = cells_get(g, data, cell)
                 if count < g.max_count:
                     cells_put(g, data, cell, count + 1)
+                if bits != NULL:
+                    bits[cell >> 3] |= <uint8_t>(1 << (cell & 7))
                 x = cells_step(x)
             return False
         # Saturated counters stay at the maximum: their true count is lost, and
         # decrementing one could erase a key that is still stored.
         if count < g.max_count:
             cells_put(g, data, cell, count - 1)
+            if bits != NULL:
+                bits[cell >> 3] &= <uint8_t>~((count == 1) << (cell & 7))
         x = cells_step(x)
     return True
 
@@ -140,3 +147,9 @@ cdef inline uint8_t cells_least(const Cells* g, const uint8_t* data, uint64_t h)
 
 cdef class CellsCore(FilterCore):
     cdef Cells geometry
+    # Of counters: which are not zero, a bit for each, if such a summary is kept; queries then read nothing else.
+    cdef uint8_t* bits
+    cdef object bits_owner
+    cdef Cells bits_geometry
+
+    cdef void _fill_bits(self) noexcept nogil

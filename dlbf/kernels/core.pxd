@@ -49,6 +49,7 @@ cdef class FilterCore:
     cdef int _add(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil
     cdef int _remove(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil
     cdef uint64_t _count(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil
+    cdef void _zero(self) noexcept nogil
     cdef void _prefetch(self, uint64_t h) noexcept nogil
     cdef int _places(self, uint64_t h, uint64_t* out) noexcept nogil
     cdef void _contains_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil

@@ -125,7 +125,7 @@ cdef class FilterCore:
             gate_write_done(&self.gate)
             self._need_open()
         with nogil:
-            memset(self.data, 0, self.n_payload_bytes)
+            self._zero()
         self.n_items = 0
         gate_write_done(&self.gate)
 
@@ -234,6 +234,9 @@ cdef class FilterCore:
 
     cdef uint64_t _count(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
         return self._contains(h, key, n)
+
+    cdef void _zero(self) noexcept nogil:
+        memset(self.data, 0, self.n_payload_bytes)
 
     cdef void _prefetch(self, uint64_t h) noexcept nogil:
         pass
