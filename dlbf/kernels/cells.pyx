@@ -47,6 +47,18 @@ cdef inline void cells_contains_many(
         out[index[i]] = 1
 
 
+cdef inline void cells_add_many(
+    const Cells* g, uint8_t* data, uint8_t* bits, const uint64_t* hashes, Py_ssize_t i, Py_ssize_t n,
+) noexcept nogil:
+    cdef Py_ssize_t ahead
+    for ahead in range(i, min(i + AHEAD, n)):
+        cells_prefetch(g, data, hashes[ahead])
+    for i in range(i, n):
+        if i + AHEAD < n:
+            cells_prefetch(g, data, hashes[i + AHEAD])
+        cells_add(g, data, hashes[i], bits)
+
+
 cdef inline uint64_t even_bits(uint64_t x) noexcept nogil:
     """Bits 0, 2, 4, ... of ``x``, side by side."""
     x &= <uint64_t>0x5555555555555555
@@ -136,8 +148,29 @@ cdef class CellsCore(FilterCore):
         else:
             cells_contains_many(&g, data, hashes, chunk.n, out)
 
+    cdef Py_ssize_t _add_chunk(
+        self, const KeyChunk* chunk, const uint64_t* hashes, Py_ssize_t i, int* answer
+    ) noexcept nogil:
+        # As above: a loop for each of the common geometries.
+        cdef Cells g = self.geometry
+        answer[0] = 1
+        self.n_items += chunk.n - i
+        if g.log2_bits == 0 and g.block_cells == 0:
+            g.log2_bits, g.max_count, g.block_cells = 0, 1, 0
+            cells_add_many(&g, self.data, NULL, hashes, i, chunk.n)
+        elif g.log2_bits == 2 and g.block_cells == 0:
+            g.log2_bits, g.max_count, g.block_cells = 2, 15, 0
+            cells_add_many(&g, self.data, self.bits, hashes, i, chunk.n)
+        else:
+            cells_add_many(&g, self.data, self.bits, hashes, i, chunk.n)
+        return chunk.n
+
     cdef int _add(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
-        cells_add(&self.geometry, self.data, h, self.bits)
+        # Two calls, so that the common one is compiled without the summary.
+        if self.bits == NULL:
+            cells_add(&self.geometry, self.data, h)
+        else:
+            cells_add(&self.geometry, self.data, h, self.bits)
         self.n_items += 1
         return 1
 

@@ -53,6 +53,12 @@ cdef class FilterCore:
     cdef void _prefetch(self, uint64_t h) noexcept nogil
     cdef int _places(self, uint64_t h, uint64_t* out) noexcept nogil
     cdef void _contains_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil
+    cdef Py_ssize_t _add_chunk(
+        self, const KeyChunk* chunk, const uint64_t* hashes, Py_ssize_t i, int* answer
+    ) noexcept nogil
+    cdef Py_ssize_t _remove_chunk(
+        self, const KeyChunk* chunk, const uint64_t* hashes, Py_ssize_t i, uint8_t* out
+    ) noexcept nogil
     cdef void _regions_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil
 
     cdef void _hash_chunk(self, const KeyChunk* chunk, uint64_t* out) noexcept nogil

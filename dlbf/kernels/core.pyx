@@ -254,6 +254,41 @@ cdef class FilterCore:
                 self._prefetch(hashes[i + AHEAD])
             out[i] = self._contains(hashes[i], chunk.data[i], chunk.n_bytes[i])
 
+    cdef Py_ssize_t _add_chunk(
+        self, const KeyChunk* chunk, const uint64_t* hashes, Py_ssize_t i, int* answer
+    ) noexcept nogil:
+        """Add the keys from number ``i`` on; the number of the first that was not added, and why (see ``_add``)."""
+        cdef Py_ssize_t ahead
+        for ahead in range(i, min(i + AHEAD, chunk.n)):
+            self._prefetch(hashes[ahead])
+        while i < chunk.n:
+            if i + AHEAD < chunk.n:
+                self._prefetch(hashes[i + AHEAD])
+            answer[0] = self._add(hashes[i], chunk.data[i], chunk.n_bytes[i])
+            if answer[0] <= 0:
+                break
+            i += 1
+        return i
+
+    cdef Py_ssize_t _remove_chunk(
+        self, const KeyChunk* chunk, const uint64_t* hashes, Py_ssize_t i, uint8_t* out
+    ) noexcept nogil:
+        """Remove the keys from number ``i`` on; the number of the first for which there was no room."""
+        cdef Py_ssize_t ahead
+        cdef int answer
+        for ahead in range(i, min(i + AHEAD, chunk.n)):
+            self._prefetch(hashes[ahead])
+        while i < chunk.n:
+            if i + AHEAD < chunk.n:
+                self._prefetch(hashes[i + AHEAD])
+            answer = self._remove(hashes[i], chunk.data[i], chunk.n_bytes[i])
+            if answer == KEY_NO_ROOM:
+                break
+            out[0] = answer == KEY_REMOVED
+            out += 1
+            i += 1
+        return i
+
     cdef void _regions_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil:
         """The score region of every key; without a model there is one."""
         memset(out, 0, chunk.n)
@@ -508,7 +543,7 @@ cdef class FilterCore:
         cdef uint64_t hashes[CHUNK_KEYS]
         cdef bytearray out = bytearray()
         cdef uint8_t* answers = NULL
-        cdef Py_ssize_t i = 0, n = 0, chunks, ahead, more, done = 0
+        cdef Py_ssize_t i = 0, n = 0, chunks, first, more, done = 0
         cdef int answer = 1
         self._need_writable()
         while True:
@@ -536,22 +571,12 @@ cdef class FilterCore:
                         if n == 0:
                             break
                         self._hash_chunk(&reader.chunk, hashes)
-                    for ahead in range(i, min(i + AHEAD, n)):
-                        self._prefetch(hashes[ahead])
-                    while i < n:
-                        if i + AHEAD < n:
-                            self._prefetch(hashes[i + AHEAD])
-                        if removing:
-                            answer = self._remove(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i])
-                            if answer == KEY_NO_ROOM:
-                                break
-                            answers[done] = answer == KEY_REMOVED
-                            done += 1
-                        else:
-                            answer = self._add(hashes[i], reader.chunk.data[i], reader.chunk.n_bytes[i])
-                            if answer <= 0:
-                                break
-                        i += 1
+                    if removing:
+                        first = i
+                        i = self._remove_chunk(&reader.chunk, hashes, i, answers + done)
+                        done += i - first
+                    else:
+                        i = self._add_chunk(&reader.chunk, hashes, i, &answer)
                     if i < n:
                         break
             gate_write_done(&self.gate)

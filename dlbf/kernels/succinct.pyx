@@ -4,7 +4,8 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memcmp, memcpy, memset
 
 from dlbf.kernels.cells cimport cells_at, cells_get, cells_step
-from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_REMOVED
+from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_REMOVED, FilterCore
+from dlbf.kernels.keys cimport KeyChunk
 from dlbf.kernels.types cimport (
     gate_read, gate_read_done, gate_write, gate_write_done, likely, mulhi64, prefetch, store64, unlikely,
 )
@@ -296,6 +297,12 @@ cdef class SuccinctCore(CellsCore):
         cdef bint added = succinct_add(&self.succinct, self.data, h)
         self.n_items += added
         return added
+
+    cdef Py_ssize_t _add_chunk(
+        self, const KeyChunk* chunk, const uint64_t* hashes, Py_ssize_t i, int* answer
+    ) noexcept nogil:
+        # Not that of plain cells: there may be no room.
+        return FilterCore._add_chunk(self, chunk, hashes, i, answer)
 
     cdef int _remove(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
         if not succinct_subtract(&self.succinct, self.data, h):
