@@ -184,7 +184,9 @@ def _which_filter(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]
     words = {
         "CuckooFilter": ("yes", "the smallest deletable filter, smaller than a Bloom filter below about 2 %"),
         "CountingBloomFilter": (
-            "yes", "keys added many times, `count(key)`, filters that may be overfilled; a large one keeps a quarter more in memory (not in files), for speed"
+            "yes",
+            "keys added many times, `count(key)`, filters that may be overfilled; a large one keeps a quarter more in "
+            "memory (not in files), for speed",
         ),
         "SuccinctCountingFilter": (
             "yes", "the same counts in half the space, asked as fast as a `BloomFilter`; up to its capacity"
