@@ -159,7 +159,25 @@ class BlackBoxMutation(Attack):
         self._ask_children(oracle)
 
 
-class WhiteBoxMutation(Attack):
+class Forgery(Attack):
+    """An attack that works out by itself which keys are worth a question."""
+
+    @abstractmethod
+    def _candidates(self, oracle: Oracle, n: int) -> list[bytes]:
+        """At most ``n`` keys to ask for; none when it has no more."""
+
+    def run(self, oracle: Oracle) -> None:
+        while oracle.left:
+            batch = self._candidates(oracle, min(BATCH, oracle.left))
+            if not batch:
+                return
+            oracle.ask(batch)
+
+    def forge(self, oracle: Oracle, n: int) -> list[bytes]:
+        return self._candidates(oracle, n)
+
+
+class WhiteBoxMutation(Forgery):
     """Reads the model and all filter bits, and climbs the score into the region whose bits let most pass.
 
     Where the hash has no secret it answers its questions itself, from a copy, and asks only for false positives.
@@ -223,18 +241,8 @@ class WhiteBoxMutation(Attack):
                 break
         return chosen[:n]
 
-    def run(self, oracle: Oracle) -> None:
-        while oracle.left:
-            batch = self._candidates(oracle, min(BATCH, oracle.left))
-            if not batch:
-                return
-            oracle.ask(batch)
 
-    def forge(self, oracle: Oracle, n: int) -> list[bytes]:
-        return self._candidates(oracle, n)
-
-
-class HashCollision(Attack):
+class HashCollision(Forgery):
     """Keys made to have the hash of a stored key: false positives by arithmetic, no search and no luck.
 
     Against XXH3-64 every one succeeds where the filter looks at the hash alone, and where a model looks at the key too,
@@ -277,16 +285,6 @@ class HashCollision(Attack):
             if len(chosen) >= n:
                 break
         return chosen[:n]
-
-    def run(self, oracle: Oracle) -> None:
-        while oracle.left:
-            batch = self._candidates(oracle, min(BATCH, oracle.left))
-            if not batch:
-                return
-            oracle.ask(batch)
-
-    def forge(self, oracle: Oracle, n: int) -> list[bytes]:
-        return self._candidates(oracle, n)
 
 
 class Pollution(Attack):

@@ -15,6 +15,7 @@ from dlbf.cli.stores import check_store
 from dlbf.errors import DlbfError
 from dlbf.filters.base import COMMON_PARAMS
 from dlbf.filters.files import open_filter
+from dlbf.theory.planner import plain_data
 
 __all__ = ["command"]
 
@@ -65,10 +66,7 @@ def _store(path: Path, secret: bytes | None, estimate: bool, as_json: bool) -> i
         facts = {
             "path": str(path),
             "status": {HEALTHY: "healthy", DUE: "rebuild due", UNHEALTHY: "unhealthy"}[code],
-            "stats": {
-                name: None if isinstance(value, float) and not math.isfinite(value) else value
-                for name, value in stats.asdict().items()
-            },
+            "stats": plain_data(stats.asdict()),
             "drift": drift.asdict(),
         }
         if plan is not None:

@@ -17,11 +17,7 @@ from typing import Any, BinaryIO
 from dlbf import format
 from dlbf.errors import ChecksumError, DlbfError, FormatError
 from dlbf.filters.base import Filter
-from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
-from dlbf.filters.deletable import DeletableBloomFilter
-from dlbf.filters.exact import ExactSet
-from dlbf.filters.succinct import SuccinctCountingFilter
-from dlbf.filters.tables import CuckooFilter, DLeftFilter
+from dlbf.filters.kinds import BASE_CLASSES
 from dlbf.kernels.hashing import checksum64
 
 try:
@@ -31,18 +27,7 @@ except ImportError:  # not a POSIX system: files are not locked there
 
 __all__ = ["open_filter", "write_file"]
 
-CLASSES: dict[int, type[Filter]] = {
-    cls.KIND: cls
-    for cls in (
-        BloomFilter,
-        CountingBloomFilter,
-        DeletableBloomFilter,
-        DLeftFilter,
-        CuckooFilter,
-        ExactSet,
-        SuccinctCountingFilter,
-    )
-}
+CLASSES = dict(BASE_CLASSES)  # and the learned filter, when one is opened
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -11,12 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dlbf import format
-from dlbf.filters.base import Filter, aligned_zeros
-from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
-from dlbf.filters.deletable import DeletableBloomFilter
+from dlbf.filters.base import aligned_zeros
 from dlbf.filters.exact import ExactSet
-from dlbf.filters.succinct import SuccinctCountingFilter
-from dlbf.filters.tables import CuckooFilter, DLeftFilter
+from dlbf.filters.kinds import BASE_CLASSES
 from dlbf.models import Model
 from dlbf.theory import Design, FilterPlan, Plan, get_design
 from dlbf.theory.rates import (
@@ -52,18 +49,6 @@ LEAST_RATE = 4e-6
 # A region that has no keys yet still gets a filter, for the few that may come.
 FEW_KEYS = 16
 
-CLASSES: dict[int, type[Filter]] = {
-    cls.KIND: cls
-    for cls in (
-        BloomFilter,
-        CountingBloomFilter,
-        DeletableBloomFilter,
-        DLeftFilter,
-        CuckooFilter,
-        ExactSet,
-        SuccinctCountingFilter,
-    )
-}
 KIND_OF_BASE = {
     "bits": format.KIND_BLOOM,
     "counters": format.KIND_COUNTING,
@@ -100,9 +85,9 @@ class Part:
 
 def part_bytes(kind: int, params: Sequence[int]) -> int:
     """Bytes of a part; ValueError for parameters that make no sense."""
-    if kind not in CLASSES:
+    if kind not in BASE_CLASSES:
         raise ValueError(f"unknown kind of part {kind}")
-    cls = CLASSES[kind]
+    cls = BASE_CLASSES[kind]
     n = len(cls.PARAMS)
     if any(params[n:]):
         raise ValueError(f"unknown parameters of a {cls.__name__}")

@@ -1,10 +1,10 @@
 """What a learned filter is and why: the plan it was built to, region by region, and what it beat."""
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dlbf.theory import plan as theory_plan
+from dlbf.theory.planner import plain_data
 
 __all__ = ["Alternative", "Explanation", "Region"]
 
@@ -94,17 +94,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-
-        def clean(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {name: clean(inner) for name, inner in value.items()}
-            if isinstance(value, (list, tuple)):
-                return [clean(inner) for inner in value]
-            if isinstance(value, float) and not math.isfinite(value):
-                return None
-            return value
-
-        result: dict[str, Any] = clean(asdict(self))
+        result: dict[str, Any] = plain_data(asdict(self))
         return result
 
     @classmethod

@@ -12,11 +12,11 @@ from dlbf import format
 from dlbf.errors import ChecksumError, FilterFullError, FormatError, NotDeletableError, ReinsertionError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count, float_to_param
 from dlbf.filters.exact import ENTRY_BYTES, ExactSet
+from dlbf.filters.kinds import BASE_CLASSES
 from dlbf.filters.tables import WORD_BITS
 from dlbf.kernels.composite import CompositeCore
 from dlbf.learned.assembly import (
     AT_MODEL_PARAMS,
-    CLASSES,
     DELETED,
     DIRECTORY,
     FEW_KEYS,
@@ -337,7 +337,7 @@ class LearnedFilter(CompositeCore, Filter):
         """A filter of the part's class over its bytes, here or in the payload of an equal filter."""
         part, offset, n_bytes = self._layout[number]
         buffer = (self._payload() if payload is None else payload)[offset : offset + n_bytes]
-        cls = CLASSES[part.kind]
+        cls = BASE_CLASSES[part.kind]
         params = (0, 0, part.filter_id, *part.params[: len(cls.PARAMS)])
         made = cls.__new__(cls)
         n_items = int.from_bytes(buffer[:8], "little") if part.kind == format.KIND_EXACT else 0

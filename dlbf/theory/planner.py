@@ -36,6 +36,17 @@ AUTO_BASES = ("counters", "succinct", "d-left", "cuckoo")
 _MANY_KEYS = 1_000_000
 
 
+def plain_data(value: Any) -> Any:
+    """The same in lists and dictionaries, as JSON has them; numbers that are not finite become None."""
+    if isinstance(value, dict):
+        return {name: plain_data(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_data(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class FilterPlan:
     """One base filter to build.
@@ -187,17 +198,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON: numbers that are not finite become None."""
-
-        def clean(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {name: clean(inner) for name, inner in value.items()}
-            if isinstance(value, (list, tuple)):
-                return [clean(inner) for inner in value]
-            if isinstance(value, float) and not math.isfinite(value):
-                return None
-            return value
-
-        result: dict[str, Any] = clean(dataclasses.asdict(self))
+        result: dict[str, Any] = plain_data(dataclasses.asdict(self))
         return result
 
     def __str__(self) -> str:
