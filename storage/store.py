@@ -579,13 +579,12 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _map_may_fill(self) -> bool:
         if self._roomy:
-            # Nothing short of ROOMY_MAP_BYTES / 2 in so few transactions could change that.
+            # Nothing short of ROOMY_MAP_BYTES / 2 in each thousand transactions could change that.
             self._roomy -= 1
             return False
         info = self._env.info()
         free: int = info["map_size"] - (info["last_pgno"] + 1) * self._page_bytes
-        if free >= ROOMY_MAP_BYTES:
-            self._roomy = 1000
+        self._roomy = 1000 * (free // ROOMY_MAP_BYTES)
         return free < ROOMY_MAP_BYTES
 
     # --- the replica
