@@ -12,7 +12,7 @@ Nothing is written before the switch: a builder that dies leaves no trace, and t
 """
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from dlbf.errors import DlbfError, FilterFullError
@@ -57,16 +57,15 @@ def fill_successor(
 def keys_after(txn: Any, dbs: Databases, position: bytes | None) -> Iterator[bytes]:
     """The keys above ``position`` (None: all) in order, as fast as LMDB gives them where none of them is long."""
     if long_state(txn, dbs).n_nodes or (position is not None and len(position) >= HEAD_PART_BYTES):
-        yield from (key for key, _ in scan(txn, dbs, start=position) if key != position)
-        return
-    if position is None and txn.get(node_key(0, b""), db=dbs.long) is not None:
-        yield b""
+        return (key for key, _ in scan(txn, dbs, start=position) if key != position)
     cursor = txn.cursor(dbs.data)
     found = cursor.set_range(position or b"\0")
     if found and cursor.key() == position:
         found = cursor.next()
-    if found:
-        yield from cursor.iternext(values=False)
+    keys: Iterator[bytes] = cursor.iternext(values=False) if found else iter(())
+    if position is None and txn.get(node_key(0, b""), db=dbs.long) is not None:
+        return chain([b""], keys)
+    return keys
 
 
 class Builder:

@@ -184,7 +184,7 @@ class WriteTransaction(PutPath, _View):
         # Kept to do it all again after the map has grown; not worth it when the map cannot get full.
         self._redo: list[tuple[bytes, bytes | None]] | None = [] if store._map_may_fill() else None
         if self._redo is None:
-            self._attach_put(self._txn.put, self._data, self._log, lmdb.MapFullError, PLAIN_KEY_BYTES)
+            self._attach_put(self._txn.put, self._log, lmdb.MapFullError, PLAIN_KEY_BYTES)
         steps.reached("write-began")
 
     def _put_slow(self, key: Key, value: bytes | bytearray | memoryview) -> bool:

@@ -342,7 +342,7 @@ def test_fpr_stays_within_the_target_at_every_size(path):
 def test_growth_happens_in_steps_beside_small_commits(path):
     seen = []
     with open_store(path) as store:
-        for i in range(3000):
+        for i in range(8000):
             store[b"%d" % i] = b""
             if store._builder is not None:
                 seen.append(store._builder.position)

@@ -14,6 +14,7 @@ import pytest
 
 from dlbf.capi import FilterReader
 from dlbf.errors import StoreError
+from dlbf.kernels.readpath import ReplicaLock
 from dlbf.storage import Store, build, generations, journal, replica, steps
 from dlbf.storage.layout import PLAIN_KEY_BYTES
 
@@ -112,6 +113,78 @@ def test_commit_without_operations_does_not_set_the_filter_back(store):
     finally:
         steps.set_hook(None)
     assert store.twins[0] not in store
+
+
+def test_lock_of_the_replica_lets_one_thread_in_at_a_time_and_forgets_none():
+    lock = ReplicaLock()
+    inside = []
+    passed = []
+
+    def work(number):
+        for _ in range(200):
+            with lock:
+                inside.append(number)
+                time.sleep(0)  # others run here, and wait
+                assert inside == [number]
+                inside.pop()
+        passed.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(passed) == list(range(8))
+    assert lock.acquire(False)
+    assert not lock.acquire(False)
+    with pytest.raises(StoreError, match="in the middle of a change"):
+        lock.acquire()
+    lock.release()
+    assert lock.acquire(False)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs SIGUSR1")
+def test_signal_handler_of_a_thread_that_waits_for_the_replica_may_take_it_or_give_up():
+    lock = ReplicaLock()
+    log = []
+    ready = threading.Event()
+
+    def hold():
+        lock.acquire()
+        ready.set()
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.1)  # the handler is waiting behind the one it has interrupted
+        log.append("given back")
+        lock.release()
+
+    def take(*_):
+        with lock:
+            log.append("handler")
+
+    def give_up(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, take)
+    try:
+        thread = threading.Thread(target=hold)
+        thread.start()
+        ready.wait()
+        with lock:
+            log.append("waited")
+        thread.join()
+        assert log == ["given back", "handler", "waited"]
+        signal.signal(signal.SIGUSR1, give_up)
+        ready.clear()
+        thread = threading.Thread(target=hold)
+        thread.start()
+        ready.wait()
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire()
+        thread.join()
+        assert lock.acquire(False)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs SIGUSR1")

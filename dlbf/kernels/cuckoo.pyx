@@ -6,8 +6,6 @@ from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_REMOVED
 from dlbf.kernels.keys cimport KeyChunk
 from dlbf.kernels.types cimport gate_read, gate_read_done, gate_write, gate_write_done, int32_t, load64, store64
 
-import itertools
-
 import numpy as np
 
 cdef enum:
@@ -24,17 +22,21 @@ cdef dict multiset_tables = {}
 
 cdef object multiset_table(uint32_t n_prefixes):
     """The table for P prefixes: entry ``number`` is its four sorted prefixes, one per byte."""
+    cdef uint32_t p0, p1, p2, p3
+    cdef uint64_t P = n_prefixes, number = 0
+    cdef uint32_t[::1] view
     if n_prefixes not in multiset_tables:
-        rows = np.array(list(itertools.combinations_with_replacement(range(n_prefixes), 4)), dtype=np.uint32)
-        numbers = (
-            rows[:, 0]
-            + rows[:, 1] * (rows[:, 1] + 1) // 2
-            + rows[:, 2] * (rows[:, 2] + 1) * (rows[:, 2] + 2) // 6
-            + rows[:, 3] * (rows[:, 3] + 1) * (rows[:, 3] + 2) * (rows[:, 3] + 3) // 24
-        )
         # Bit patterns past the last multiset occur only in damaged tables; they decode to "empty" within the table.
-        table = np.zeros(1 << int(len(rows) - 1).bit_length(), dtype=np.uint32)
-        table[numbers] = rows[:, 0] | rows[:, 1] << 8 | rows[:, 2] << 16 | rows[:, 3] << 24
+        n_multisets = P * (P + 1) * (P + 2) * (P + 3) // 24
+        table = np.zeros(1 << int(n_multisets - 1).bit_length(), dtype=np.uint32)
+        view = table
+        # The number that ``bucket_write`` computes is the place in this order.
+        for p3 in range(n_prefixes):
+            for p2 in range(p3 + 1):
+                for p1 in range(p2 + 1):
+                    for p0 in range(p1 + 1):
+                        view[number] = p0 | p1 << 8 | p2 << 16 | p3 << 24
+                        number += 1
         multiset_tables[n_prefixes] = table
     return multiset_tables[n_prefixes]
 

@@ -29,6 +29,8 @@ from dlbf.kernels.hashing cimport hash_for_filter, hash_key
 from dlbf.kernels.journal cimport RECORD_REMOVED, OperationLog, Tail, apply_operations, reached
 from dlbf.kernels.types cimport gate_read_one_done, gate_try_read, likely, uint8_t, uint64_t, unlikely
 
+from _thread import allocate_lock
+
 from dlbf.errors import FilterFullError, StoreError
 
 cdef extern from "pythread.h":
@@ -486,35 +488,48 @@ cdef class ReplicaState:
 
 
 cdef class ReplicaLock:
-    """The lock of a process's replica.  Not for the same thread twice: what a signal handler or a finalizer does in the
-    middle of a change must not change the same again.
+    """The lock of a process's replica.  It costs next to nothing while nobody waits: only who has the GIL changes its
+    fields.
+
+    Not for the same thread twice: what a signal handler or a finalizer does in the middle of a change must not change
+    the same again.  But a thread that waits may run a signal handler that takes it, so nobody is promised a turn: when
+    it is given back everybody who waits tries again.
     """
 
-    cdef object take
-    cdef object give
+    cdef bint held
     cdef uint64_t owner
+    cdef list waiting            # a closed lock for each thread that waits
 
-    def __cinit__(self, lock):
-        self.take = lock.acquire
-        self.give = lock.release
+    def __cinit__(self):
+        self.waiting = []
 
     cpdef bint acquire(self, bint blocking=True) except -1:
         """Take it; False if somebody has it and the caller does not want to wait."""
         cdef uint64_t me = PyThread_get_thread_ident()
-        if blocking and self.owner == me:
-            raise StoreError(
-                "this thread is in the middle of a change of the store's filter; a signal handler or a finalizer "
-                "cannot write to the store then, or ask for its state. Do it later"
-            )
-        if not self.take(blocking):
-            return False
+        while unlikely(self.held):
+            if not blocking:
+                return False
+            if self.owner == me:
+                raise StoreError(
+                    "this thread is in the middle of a change of the store's filter; a signal handler or a finalizer "
+                    "cannot write to the store then, or ask for its state. Do it later"
+                )
+            turn = allocate_lock()
+            turn.acquire()
+            # From here the GIL is not given up before we wait; until here finalizers may have run.
+            if self.held:
+                self.waiting.append(turn)
+                turn.acquire()
+        self.held = True
         self.owner = me
         return True
 
     cpdef release(self):
         """Give it back."""
+        self.held = False
         self.owner = 0
-        self.give()
+        while unlikely(len(self.waiting) > 0):
+            self.waiting.pop().release()
 
     def __enter__(self):
         self.acquire()
@@ -537,6 +552,11 @@ cdef class WritePath(ReadPath):
     cdef public uint64_t _writer         # thread that has a write transaction; 0: none
     cdef object write_acquire
     cdef object write_release
+    cdef tuple write_args                # of ``begin``, for a write transaction
+    cdef object txn_id                   # methods of LMDB's transactions
+    cdef object txn_put
+    cdef object txn_delete
+    cdef object txn_commit
     cdef object journal_db
     cdef object main_db
     cdef bytes tail_key
@@ -547,13 +567,20 @@ cdef class WritePath(ReadPath):
     cdef Tail tail
 
     def _attach_writer(
-        self, write_lock, ReplicaLock replica_lock, ReplicaState replica, Tail tail, journal_db, main_db,
+        self, write_lock, ReplicaLock replica_lock, ReplicaState replica, Tail tail, transaction, journal_db, main_db,
         bytes tail_key, tuple map_errors
     ):
-        """The lock of all writers of this process, its replica, where the journal is, and errors to try again after."""
+        """The lock of all writers of this process, its replica, LMDB's type of transactions, where the journal is, and
+        errors to try again after.
+        """
         self.map_errors = map_errors
         self.write_acquire = write_lock.acquire
         self.write_release = write_lock.release
+        self.write_args = (self.data_db, None, True)
+        self.txn_id = transaction.id
+        self.txn_put = transaction.put
+        self.txn_delete = transaction.delete
+        self.txn_commit = transaction.commit
         self.replica_lock = replica_lock
         self.replica = replica
         self.tail = tail
@@ -589,25 +616,26 @@ cdef class WritePath(ReadPath):
             self._quick_changes -= 1
             if self.live is not None:
                 self._drop_live()
-            txn = self.begin(None, None, True)
-            number = txn.id()
+            txn = self.begin(*self.write_args)
+            number = self.txn_id(txn)
             if self.current != number - 1 or replica.applied != number - 1 or tail.known != number - 1:
                 return -1
             reached("write-began")
             if value is None:
-                counts = txn.delete(key, b"", self.data_db)
+                counts = self.txn_delete(txn, key)
                 if not counts:
                     return 0
             else:
-                counts = txn.put(key, value, True, False, False, self.data_db)
+                # Overwriting?  A key that is there costs a second call.
+                counts = self.txn_put(txn, key, value, True, False)
                 if not counts:
-                    txn.put(key, value, True, True, False, self.data_db)
+                    self.txn_put(txn, key, value)
             reached("data-written")
             tail.known = 0
             if not self._record(txn, number, key if counts else None, value is None):
                 return -1
             reached("journal-written")
-            txn.commit()
+            self.txn_commit(txn)
             txn = None
             tail.known = number
             reached("commit-done")
@@ -633,12 +661,12 @@ cdef class WritePath(ReadPath):
         cdef Tail tail = self.tail
         cdef uint64_t flags = RECORD_REMOVED if removal else 0
         if not tail.push(number, self.replica.generation, flags, key, removal):
-            if not txn.put(tail.last.to_bytes(8, "big"), tail.block(), True, True, True, self.journal_db):
+            if not self.txn_put(txn, tail.last.to_bytes(8, "big"), tail.block(), True, True, True, self.journal_db):
                 return 0
             tail.clear()
             if not tail.push(number, self.replica.generation, flags, key, removal):
                 return 0
-        txn.put(self.tail_key, tail.value, True, True, False, self.main_db)
+        self.txn_put(txn, self.tail_key, tail.value, True, True, False, self.main_db)
         return 1
 
     cdef int _follow(self, uint64_t number, bint counts, bint removal) except -1:
@@ -701,15 +729,13 @@ cdef class PutPath:
     """
 
     cdef object plain_put          # the put of LMDB's transaction; None: every put is a slow one
-    cdef object data_db
     cdef object full_error         # LMDB's "the map is full"
     cdef OperationLog plain_log
     cdef Py_ssize_t max_plain_bytes
     cdef public bint _dirty        # whether anything was written
 
-    def _attach_put(self, plain_put, data_db, OperationLog journal, full_error, Py_ssize_t max_plain_bytes):
+    def _attach_put(self, plain_put, OperationLog journal, full_error, Py_ssize_t max_plain_bytes):
         """Put keys of up to ``max_plain_bytes`` with ``plain_put``, and log those that are new."""
-        self.data_db = data_db
         self.plain_log = journal
         self.full_error = full_error
         self.max_plain_bytes = max_plain_bytes
@@ -731,11 +757,11 @@ cdef class PutPath:
             return self._put_slow(key, value)
         self._dirty = True
         try:
-            # value, overwriting?, appending?: a key that is there costs a second call, a new one the journal.
-            if self.plain_put(key, value, True, False, False, self.data_db):
+            # Overwriting?  A key that is there costs a second call, a new one the journal.
+            if self.plain_put(key, value, True, False):
                 self.plain_log.added(<bytes>key)
                 return True
-            self.plain_put(key, value, True, True, False, self.data_db)
+            self.plain_put(key, value)
             return False
         except self.full_error:
             return self._again()
