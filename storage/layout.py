@@ -140,6 +140,7 @@ from dataclasses import asdict, dataclass, fields
 
 from dlbf.errors import ChecksumError, FormatError, VersionError
 from dlbf.kernels.hashing import checksum64
+from dlbf.kernels.journal import FLAG_REMOVED
 
 __all__ = [
     "DATABASES",
@@ -182,8 +183,7 @@ COMPILED_KEY = b"compiled"
 ESTIMATOR_KEY = b"estimator"
 TAIL_KEY = b"tail"
 
-FLAG_OMITTED = 1
-FLAG_REMOVED = 2
+FLAG_OMITTED = 1  # the other, FLAG_REMOVED, is also that of the compiled writer
 
 STATE_COMPLETE = 1
 STATE_BROKEN = 2

@@ -3,6 +3,8 @@ from typing import Any, TypeAlias
 
 _Buffer: TypeAlias = bytes | bytearray | memoryview
 
+FLAG_REMOVED: int
+
 def set_hook(hook: Callable[[str], object] | None) -> None: ...
 def reached(name: str) -> None: ...
 

@@ -27,6 +27,8 @@ cdef enum:
 # "block", version 1.  A record begins with its checksum: one in 2**64 is taken for a block, and then found damaged.
 cdef uint64_t BLOCK_MAGIC = <uint64_t>0x0100006B636F6C62
 
+FLAG_REMOVED = RECORD_REMOVED  # for dlbf.storage.layout
+
 # --- named steps, see storage/steps.py
 
 cdef object step_hook = None
