@@ -9,10 +9,21 @@
 
 #include "ngram_avx2.h"
 
+#if defined(__GNUC__) || defined(__clang__)
+#define DLBF_INLINE __attribute__((always_inline)) static inline
+#define DLBF_NOINLINE __attribute__((noinline, unused))
+#define DLBF_ALIGNED __attribute__((aligned(64)))
+#else
+#define DLBF_INLINE static inline
+#define DLBF_NOINLINE
+#define DLBF_ALIGNED
+#endif
+
 /* Values that cost more than a count; bit v of a model's mask says that it needs value v. */
 #define DLBF_NEED_SHORTENER (1u << 21)
 #define DLBF_NEED_SEGMENTS (3u << 22)
 #define DLBF_NEED_RUNS (7u << 24)
+#define DLBF_LONGEST_RUNS (3u << 24)
 #define DLBF_NEED_ENTROPY (1u << 27)
 
 /* Room for one key's values: those there are, and zeros up to a whole register. */
@@ -28,7 +39,7 @@ typedef struct {
 } dlbf_shorteners;
 
 /* What the values are looked up in; filled once, when the features module is imported. */
-typedef struct {
+typedef struct DLBF_ALIGNED {
     uint32_t growth[256];          /* count_log_count[c + 1] - count_log_count[c] */
     uint32_t count_log_count[256]; /* c log2 c with 16 fraction bits */
     /* Of an ASCII character, bit j: it counts for value 2 j, or 2 j + 1; but bit 0 of `even`: it is a letter. */
@@ -36,13 +47,19 @@ typedef struct {
     dlbf_shorteners shorteners;
 } dlbf_lexical_tables;
 
-static inline int dlbf_is_shortener(const dlbf_shorteners *s, const uint8_t *host, int32_t n) {
+/* Not inlined: it is called seldom, and what its caller has in registers would be kept in memory for it. */
+DLBF_NOINLINE static int dlbf_find_shortener(const dlbf_shorteners *s, const uint8_t *host, int32_t n) {
     int i;
-    if (n < 4 || n > DLBF_SHORTENER_BYTES || (uint32_t)(host[0] - 'a') > 25u) return 0;
-    if (dlbf_likely(!((s->first_letters[n] >> (host[0] - 'a')) & 1u))) return 0;
     for (i = 0; i < DLBF_N_SHORTENERS; i++)
         if (s->lengths[i] == n && memcmp(s->hosts[i], host, (size_t)n) == 0) return 1;
     return 0;
+}
+static inline int dlbf_is_shortener(const dlbf_shorteners *s, const uint8_t *host, int32_t n) {
+    uint32_t letters;
+    if (dlbf_unlikely(n < 4)) return 0;
+    /* One branch that is seldom taken: neither the length nor the letter can be foreseen. */
+    letters = s->first_letters[n <= DLBF_SHORTENER_BYTES ? n : 0];
+    return dlbf_unlikely((letters >> ((host[0] - 'a') & 31)) & 1u) && dlbf_find_shortener(s, host, n);
 }
 
 /* The entropy of a key of 1 to 248 bytes, in sixteenths of a bit per byte; c log2 c stays below 2**27. */
@@ -131,7 +148,7 @@ static inline uint32_t dlbf_longest_run(uint64_t ones) {
 }
 
 /* The values from the classes.  No target of its own: it is compiled for that of its caller. */
-__attribute__((always_inline)) static inline void dlbf_lexical_from(
+DLBF_INLINE void dlbf_lexical_from(
     const dlbf_classes *c, const uint8_t *key, int32_t n, uint32_t needed, const dlbf_lexical_tables *tables,
     uint16_t *out) {
 #define DLBF_ONES(x) ((uint16_t)__builtin_popcountll(x))
@@ -330,58 +347,80 @@ DLBF_AVX512 static inline uint32_t dlbf_entropy_avx512(__m512i v, __mmask64 vali
     return (((tables->count_log_count[n] - (uint32_t)_mm512_reduce_add_epi64(total)) >> 12) * inverse) >> 20;
 }
 
-DLBF_AVX512 static void dlbf_lexical_avx512(const uint8_t *key, int32_t n, uint32_t split_byte, uint32_t needed,
-                                            const dlbf_lexical_tables *tables, uint16_t *out) {
-    const __mmask64 valid = ~0ull >> (64 - n);
+/* The values of a key of 1 to 64 bytes, a byte each (none exceeds 96), once in either half of the register; in
+ * `without_runs` all but the two longest runs, which take longer than the others. */
+DLBF_AVX512 DLBF_INLINE __m512i dlbf_lexical_bytes(const uint8_t *key, int32_t n, uint32_t split_byte, uint32_t needed,
+                                                   const dlbf_lexical_tables *tables, __m512i *without_runs) {
+    const uint64_t valid = ~0ull >> (64 - n);
     const __m512i v = _mm512_maskz_loadu_epi8(valid, key);
-    const __mmask64 beyond = _mm512_movepi8_mask(v), ascii = valid & ~beyond;
-    const __m512i odd = dlbf_planes_in_order(_mm512_maskz_permutex2var_epi8(
-        ascii, _mm512_loadu_si512(tables->odd), v, _mm512_loadu_si512(tables->odd + 64)));
-    const __m512i even = dlbf_planes_in_order(_mm512_maskz_permutex2var_epi8(
-        ascii, _mm512_loadu_si512(tables->even), v, _mm512_loadu_si512(tables->even + 64)));
+    const uint64_t beyond = _mm512_movepi8_mask(v);
     const uint64_t splits =
-        split_byte < 256 ? _mm512_mask_cmpeq_epi8_mask(valid, v, _mm512_set1_epi8((char)split_byte)) : 0;
+        split_byte < 256 ? _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8((char)split_byte)) & valid : 0;
     const uint64_t head = splits ? (splits - 1) & ~splits : valid;
 #define DLBF_ONES(x) ((uint64_t)_mm_popcnt_u64(x))
-    uint64_t digits, dots, hyphens, split = DLBF_ONES(head), shape, runs = 0, dot, slash;
-    __m512i counts;
-    uint64_t class_of[16];
+    const uint64_t split = DLBF_ONES(head);
+    uint64_t class_of[16], digit, dot, letter, digits, dots, shape;
+    __m512i odd, even, values;
+    __m128i more;
+#define DLBF_LOOK_UP(mask, table) \
+    dlbf_planes_in_order(        \
+        _mm512_maskz_permutex2var_epi8(mask, _mm512_loadu_si512(table), v, _mm512_loadu_si512((table) + 64)))
+    odd = DLBF_LOOK_UP(valid, tables->odd);
+    even = DLBF_LOOK_UP(valid, tables->even);
+    if (dlbf_unlikely(beyond)) { /* else nothing waits for the mask */
+        odd = DLBF_LOOK_UP(valid & ~beyond, tables->odd);
+        even = DLBF_LOOK_UP(valid & ~beyond, tables->even);
+    }
+#undef DLBF_LOOK_UP
     _mm512_storeu_si512(class_of, odd);
     _mm512_storeu_si512(class_of + 8, even);
+    digit = class_of[0];
     dot = class_of[2];
-    slash = class_of[11];
-    digits = DLBF_ONES(class_of[0] & head);
+    letter = class_of[8];
+    digits = DLBF_ONES(digit & head);
     dots = DLBF_ONES(dot & head);
-    hyphens = DLBF_ONES(class_of[3] & head);
-    shape = (dots == 3) & (digits >= 4) & (digits + dots == split);
-    if (needed & DLBF_NEED_SHORTENER) shape |= (uint64_t)dlbf_is_shortener(&tables->shorteners, key, (int32_t)split) << 16;
+    shape = (uint64_t)n | DLBF_ONES(beyond) << 8 | split << 16;
+    shape |= (uint64_t)((dots == 3) & (digits >= 4) & (digits + dots == split)) << 24;
+    if (needed & DLBF_NEED_SHORTENER) shape |= (uint64_t)dlbf_is_shortener(&tables->shorteners, key, (int32_t)split) << 32;
     if (needed & DLBF_NEED_SEGMENTS) {
-        const uint64_t start = 64 - _lzcnt_u64(slash), after_dot = 64 - _lzcnt_u64(dot);
-        shape |= ((uint64_t)n - start) << 32;
+        const uint64_t start = 64 - _lzcnt_u64(class_of[11]), after_dot = 64 - _lzcnt_u64(dot);
+        shape |= ((uint64_t)n - start) << 40;
         shape |= (((uint64_t)n - after_dot) & (0 - (uint64_t)(after_dot > start))) << 48;
     }
     if (needed & DLBF_NEED_RUNS) {
-        const __m128i both = _mm_unpacklo_epi64(_mm512_castsi512_si128(odd), _mm512_castsi512_si128(even));
-        const __m128i longest = dlbf_longest_runs(both);
-        const uint64_t digit = class_of[0], letter = class_of[8];
         const uint64_t changed = (digit ^ (digit << 1)) | (letter ^ (letter << 1));
-        runs = (uint64_t)_mm_cvtsi128_si64(longest) | (uint64_t)_mm_extract_epi64(longest, 1) << 16;
-        runs |= (1 + DLBF_ONES(changed & valid & ~1ull)) << 32;
+        shape |= (1 + DLBF_ONES(changed & valid & ~1ull)) << 56;
     }
+    more = _mm_cvtsi64_si128((long long)shape);
     if (needed & DLBF_NEED_ENTROPY) {
         uint32_t entropy = dlbf_entropy_avx512(v, valid, n, tables);
         if (dlbf_unlikely(entropy == ~0u)) entropy = dlbf_entropy(key, n, tables);
-        runs |= (uint64_t)entropy << 48;
+        more = _mm_insert_epi64(more, (long long)entropy, 1);
     }
-    /* Values 0 to 15 in order, 32 bits each; letters are no value, and give their place to the length. */
-    counts = _mm512_or_si512(_mm512_mask_set1_epi64(_mm512_popcnt_epi64(even), 1, n),
-                             _mm512_slli_epi64(_mm512_popcnt_epi64(odd), 32));
-    if (dlbf_unlikely(beyond)) counts = _mm512_mask_set1_epi32(counts, 1 << 14, (int)DLBF_ONES(beyond));
-    _mm512_storeu_si512(out, _mm512_inserti64x4(
-                                 _mm512_castsi256_si512(_mm512_cvtepi32_epi16(counts)),
-                                 _mm256_set_epi64x(0, (long long)runs, (long long)shape,
-                                                   (long long)(split | dots << 16 | digits << 32 | hyphens << 48)), 1));
+    /* Of every class, a byte each: how many of the even value, of the odd one, and of that before the split.  Letters are no
+     * value, and their count (place 0) is not taken; place 7 is a zero. */
+    values = _mm512_permutex2var_epi8(
+        _mm512_ternarylogic_epi64(
+            _mm512_popcnt_epi64(even), _mm512_slli_epi64(_mm512_popcnt_epi64(odd), 8),
+            _mm512_slli_epi64(_mm512_popcnt_epi64(_mm512_and_si512(odd, _mm512_set1_epi64((long long)head))), 16), 0xFE),
+        _mm512_broadcast_i64x4(_mm256_setr_epi8(
+            64, 1, 8, 9, 16, 17, 24, 25, 32, 33, 40, 41, 48, 49, 65, 57, 66, 18, 2, 26, 67, 68, 69, 70, 7, 7, 71, 72, 7, 7, 7, 7)),
+        _mm512_zextsi128_si512(more));
+    *without_runs = values;
+    if (needed & DLBF_NEED_RUNS)
+        values = _mm512_mask_permutexvar_epi8(
+            values, 3ull << 24 | 3ull << 56, _mm512_set1_epi16(8 << 8),
+            _mm512_castsi128_si512(
+                dlbf_longest_runs(_mm_unpacklo_epi64(_mm512_castsi512_si128(odd), _mm512_castsi512_si128(even)))));
+    return values;
 #undef DLBF_ONES
+}
+
+DLBF_AVX512 static void dlbf_lexical_avx512(const uint8_t *key, int32_t n, uint32_t split_byte, uint32_t needed,
+                                            const dlbf_lexical_tables *tables, uint16_t *out) {
+    __m512i without_runs;
+    const __m512i bytes = dlbf_lexical_bytes(key, n, split_byte, needed, tables, &without_runs);
+    _mm512_storeu_si512(out, _mm512_cvtepu8_epi16(_mm512_castsi512_si256(bytes)));
 }
 
 /* The best that this processor has. */

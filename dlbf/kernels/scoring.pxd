@@ -49,6 +49,9 @@ cdef extern from "trees.h" nogil:
     void fill_forest "dlbf_fill_forest"(uint8_t* out, const Forest* plan, const uint8_t* payload,
                                         const uint32_t* scratch) noexcept
     int32_t forest_sum "dlbf_forest_sum"(const Forest* forest, int way, const uint16_t* values) noexcept
+    bint forest_sum_of_key "dlbf_forest_sum_of_key"(const Forest* forest, const uint8_t* key, size_t n_bytes,
+                                                    uint32_t split_byte, uint32_t needed, const LexicalTables* tables,
+                                                    int32_t* sum) noexcept
     int32_t trees_sum "dlbf_trees_sum"(const uint8_t* payload, uint32_t n_trees, const uint16_t* values) noexcept
 
 cdef extern from "quadratic.h" nogil:
@@ -150,6 +153,9 @@ cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n
         return model.bias + total - 8 * <int32_t>m
     if model.kind == MODEL_NONE:
         return 0
+    if model.forest != NULL and model.view == VIEW_LEXICAL and forest_sum_of_key(
+            model.forest, key, n_bytes, model.split_byte, model.needed, model.lexical, &total):
+        return model.bias + total
     model_values(model, key, n_bytes, values)
     return model_sum(model, values)
 
