@@ -40,6 +40,7 @@ cdef extern from "trees.h" nogil:
     enum:
         NODE_BYTES "DLBF_NODE_BYTES"
         LEAF "DLBF_LEAF"
+        COLUMN_KEYS "DLBF_COLUMN_KEYS"
 
     ctypedef struct Forest "dlbf_forest":
         uint32_t n_bytes
@@ -52,6 +53,17 @@ cdef extern from "trees.h" nogil:
     bint forest_sum_of_key "dlbf_forest_sum_of_key"(const Forest* forest, const uint8_t* key, size_t n_bytes,
                                                     uint32_t split_byte, uint32_t needed, const LexicalTables* tables,
                                                     int32_t* sum) noexcept
+    ctypedef struct KeyWords "dlbf_key_words":
+        pass
+
+    # Sums of COLUMN_KEYS keys at once: all are put first.
+    bint has_columns "dlbf_has_columns"(const Forest* forest) noexcept
+    bint columns_put_key "dlbf_columns_put_key"(KeyWords* words, uint32_t i, const uint8_t* key, size_t n_bytes,
+                                                uint32_t split_byte, uint32_t needed,
+                                                const LexicalTables* tables) noexcept
+    void columns_put_values "dlbf_columns_put_values"(KeyWords* words, uint32_t i, const uint16_t* values) noexcept
+    void columns_sum "dlbf_columns_sum"(const Forest* forest, const KeyWords* words, int32_t bias,
+                                        int32_t* out) noexcept
     int32_t trees_sum "dlbf_trees_sum"(const uint8_t* payload, uint32_t n_trees, const uint16_t* values) noexcept
 
 cdef extern from "quadratic.h" nogil:

@@ -40,6 +40,27 @@
 #define DLBF_STEP_BYTES(lanes) (3 * (lanes))
 /* The leaves of eight trees: their lower bytes, and then their upper ones plus 128. */
 #define DLBF_PLANE_BYTES (8 * DLBF_GROUP_LEAVES)
+/* Besides, for 64 keys at once, what steps ask, turned over: every distinct test gives a mask of keys, and the leaves
+ * that a test of a tree rules out are ruled out for the keys of its mask. */
+#define DLBF_COLUMN_KEYS 64
+#define DLBF_COLUMN_TESTS 1024 /* at most, as that many words are on the stack */
+#define DLBF_COLUMN_TREES 256  /* at most, as bytes are summed in 16 bits */
+typedef struct {
+    uint16_t test_at;      /* in bytes, among the masks of the distinct tests */
+    uint16_t rules_out_at; /* in bytes, in dlbf_columns.ranges; 0, where nothing is, if there is no test any more */
+} dlbf_asked;
+typedef struct {
+    uint8_t ranges[DLBF_UNIT_LEAVES * DLBF_UNIT_LEAVES + 1][DLBF_COLUMN_KEYS]; /* 1 + 8 i + j: bits i to j, by key */
+    uint16_t n_thresholds[2 * DLBF_ROOM_VALUES];                                /* by value */
+    uint8_t thresholds[DLBF_COLUMN_TESTS];                                      /* of all values, one after the other */
+    dlbf_asked asked[]; /* by tree: those of first_steps, then those of second_steps */
+} dlbf_columns;
+
+/* Values of 64 keys, a byte each: word i of eight[j] is values 8 j to 8 j + 7 of key i. */
+typedef struct DLBF_ALIGNED {
+    uint64_t eight[DLBF_ROOM_VALUES / 8][DLBF_COLUMN_KEYS];
+} dlbf_key_words;
+
 static inline uint32_t dlbf_second_lanes(uint32_t n_trees) { return n_trees <= 32 ? 0 : n_trees <= 48 ? 32 : 64; }
 
 /* Rows: whole blocks, which they are counted in; a chunk of them is met in registers. */
@@ -53,6 +74,7 @@ typedef struct {
     uint32_t leaves_at; /* this and all others are in bytes from the struct's begin */
     uint32_t first_steps, second_steps; /* per group; a forest of rows has none, and mask_bytes */
     uint32_t early_steps;               /* those of the first steps that ask for no longest run */
+    uint32_t columns_at;                /* 0: none */
     uint32_t steps_at;
     uint32_t mask_bytes, row_blocks;
     uint32_t used, searched; /* bit v: value v is */
@@ -181,7 +203,7 @@ static inline int dlbf_is_late(const dlbf_flat_tree *flat, uint32_t k) {
 }
 
 /* Where each part of steps is. */
-static inline uint64_t dlbf_plan_steps(dlbf_forest *f, const uint8_t *payload) {
+static inline uint64_t dlbf_plan_steps(dlbf_forest *f, const uint8_t *payload, size_t n_tests) {
     const uint32_t n_whole = f->n_trees / DLBF_GROUP_TREES, rest = f->n_trees % DLBF_GROUP_TREES;
     dlbf_flat_tree flat;
     uint64_t total = f->n_bytes;
@@ -204,7 +226,10 @@ static inline uint64_t dlbf_plan_steps(dlbf_forest *f, const uint8_t *payload) {
     total += (uint64_t)n_whole * f->second_steps * DLBF_STEP_BYTES(64);
     total += (uint64_t)f->second_steps * DLBF_STEP_BYTES(dlbf_second_lanes(rest));
     f->leaves_at = (uint32_t)((total + 63) / 64 * 64);
-    return f->leaves_at + (uint64_t)(f->n_trees + 7) / 8 * 2 * DLBF_PLANE_BYTES;
+    total = f->leaves_at + (uint64_t)(f->n_trees + 7) / 8 * 2 * DLBF_PLANE_BYTES;
+    if (n_tests > DLBF_COLUMN_TESTS || f->n_trees > DLBF_COLUMN_TREES) return total;
+    f->columns_at = (uint32_t)total;
+    return total + sizeof(dlbf_columns) + (uint64_t)f->n_trees * (f->first_steps + f->second_steps) * sizeof(dlbf_asked);
 }
 
 /* Lay out the forest of a checked payload of `n_nodes` nodes; `scratch` has room for as many tests, and is kept until
@@ -232,7 +257,7 @@ static inline size_t dlbf_plan_forest(dlbf_forest *f, int way, const uint8_t *pa
     f->n_trees = n_trees;
     f->n_bytes = (sizeof *f + 63) / 64 * 64;
     if (way == DLBF_LEXICAL_AVX512 && most_leaves <= DLBF_GROUP_LEAVES && top < DLBF_NO_THRESHOLD) {
-        total = dlbf_plan_steps(f, payload);
+        total = dlbf_plan_steps(f, payload, n_tests);
     } else {
         total = dlbf_plan_rows(f, most_leaves, scratch, n_tests);
     }
@@ -294,6 +319,42 @@ static inline void dlbf_fill_steps(dlbf_forest *f, const uint8_t *payload) {
     }
 }
 
+static inline void dlbf_fill_columns(dlbf_forest *f, const uint8_t *payload) {
+    dlbf_columns *columns = (dlbf_columns *)((uint8_t *)f + f->columns_at);
+    uint16_t test_at[2 * DLBF_ROOM_VALUES][256]; /* 1 at first, if there is such a test */
+    dlbf_flat_tree flat;
+    uint32_t i, k, n = 0;
+    memset(test_at, 0, sizeof test_at);
+    for (i = 0; i < f->n_trees; i++) {
+        dlbf_flatten(&flat, payload, f->n_trees, i, 1);
+        for (k = 0; k < flat.n_tests; k++) test_at[flat.tests[k].value][flat.tests[k].threshold] = 1;
+    }
+    for (i = 0; i < 2 * DLBF_ROOM_VALUES; i++)
+        for (k = 0; k < 256; k++) {
+            if (!test_at[i][k]) continue;
+            test_at[i][k] = (uint16_t)(n * sizeof(uint64_t));
+            columns->thresholds[n++] = (uint8_t)k;
+            columns->n_thresholds[i]++;
+        }
+    for (i = 0; i < DLBF_UNIT_LEAVES; i++)
+        for (k = i; k < DLBF_UNIT_LEAVES; k++)
+            memset(columns->ranges[1 + DLBF_UNIT_LEAVES * i + k], (int)((2u << k) - (1u << i)), DLBF_COLUMN_KEYS);
+    for (i = 0; i < 2 * f->n_trees; i++) {
+        const uint32_t begin = i % 2 ? DLBF_UNIT_LEAVES : 0, end = begin + DLBF_UNIT_LEAVES;
+        dlbf_asked *asked = columns->asked + (size_t)(i / 2) * (f->first_steps + f->second_steps);
+        asked += i % 2 ? f->first_steps : 0;
+        dlbf_flatten(&flat, payload, f->n_trees, i / 2, 1);
+        for (k = 0; k < flat.n_tests; k++) {
+            const uint32_t first = flat.tests[k].first > begin ? flat.tests[k].first : begin;
+            const uint32_t middle = flat.tests[k].middle < end ? flat.tests[k].middle : end;
+            if (!dlbf_concerns(&flat, k, i % 2)) continue;
+            asked->test_at = test_at[flat.tests[k].value][flat.tests[k].threshold];
+            asked->rules_out_at = (uint16_t)((DLBF_UNIT_LEAVES * (first - begin) + middle - begin) * DLBF_COLUMN_KEYS);
+            asked++;
+        }
+    }
+}
+
 static inline void dlbf_fill_rows(dlbf_forest *f, const uint8_t *payload, const uint32_t *tests) {
     uint8_t *base = (uint8_t *)f, *rows = base + f->rows_at;
     const size_t row_bytes = DLBF_BLOCK_BYTES * (size_t)f->row_blocks;
@@ -345,8 +406,11 @@ static inline void dlbf_fill_forest(uint8_t *out, const dlbf_forest *plan, const
     memcpy(out, plan, sizeof *plan);
     if (plan->mask_bytes)
         dlbf_fill_rows((dlbf_forest *)out, payload, scratch);
-    else
-        dlbf_fill_steps((dlbf_forest *)out, payload);
+    else {
+        dlbf_forest *f = (dlbf_forest *)out;
+        dlbf_fill_steps(f, payload);
+        if (f->columns_at) dlbf_fill_columns(f, payload);
+    }
 }
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -473,6 +537,12 @@ DLBF_AVX512 static inline __m512i dlbf_first_zero(__m512i x) {
     return _mm512_popcnt_epi8(_mm512_andnot_si512(_mm512_add_epi8(x, _mm512_set1_epi8(1)), x));
 }
 
+/* Where walks end that rule out leaves of first and second units. */
+DLBF_AVX512 static inline __m512i dlbf_exit_leaf(__m512i first, __m512i second) {
+    const __m512i leaf = dlbf_first_zero(first);
+    return _mm512_mask_add_epi8(leaf, _mm512_cmpeq_epi8_mask(first, _mm512_set1_epi8(-1)), leaf, dlbf_first_zero(second));
+}
+
 /* The sum of n leaves, one per tree, plus 2**15 each, in eight words. */
 DLBF_AVX512 static inline __m512i dlbf_take_leaves(__m512i leaf, const uint8_t *leaves, uint32_t n) {
     const __m512i which = _mm512_or_si512(leaf, _mm512_set1_epi64(0x7060504030201000ll)), zero = _mm512_setzero_si512();
@@ -509,7 +579,7 @@ DLBF_AVX512 static inline int32_t dlbf_steps_sum(const dlbf_forest *f, __m512i b
     uint32_t n;
     for (n = f->n_trees;; n -= DLBF_GROUP_TREES, leaves += DLBF_GROUP_TREES / 8 * 2 * DLBF_PLANE_BYTES) {
         const uint32_t here = n < DLBF_GROUP_TREES ? n : DLBF_GROUP_TREES, lanes = dlbf_second_lanes(here);
-        __m512i first = dlbf_ask(step, f->early_steps, early), second = _mm512_setzero_si512(), leaf;
+        __m512i first = dlbf_ask(step, f->early_steps, early), second = _mm512_setzero_si512();
         step += (size_t)f->early_steps * DLBF_STEP_BYTES(64);
         first = _mm512_or_si512(first, dlbf_ask(step, f->first_steps - f->early_steps, values));
         step += (size_t)(f->first_steps - f->early_steps) * DLBF_STEP_BYTES(64);
@@ -520,9 +590,7 @@ DLBF_AVX512 static inline int32_t dlbf_steps_sum(const dlbf_forest *f, __m512i b
         step += (size_t)f->second_steps * DLBF_STEP_BYTES(lanes);
         /* Tree i has its second unit in lane here + i of both registers. */
         second = _mm512_permutex2var_epi8(first, _mm512_add_epi8(iota, _mm512_set1_epi8((char)here)), second);
-        leaf = dlbf_first_zero(first);
-        leaf = _mm512_mask_add_epi8(leaf, _mm512_cmpeq_epi8_mask(first, _mm512_set1_epi8(-1)), leaf, dlbf_first_zero(second));
-        total = _mm512_add_epi64(total, dlbf_take_leaves(leaf, leaves, here));
+        total = _mm512_add_epi64(total, dlbf_take_leaves(dlbf_exit_leaf(first, second), leaves, here));
         if (n <= DLBF_GROUP_TREES) return (int32_t)(_mm512_reduce_add_epi64(total) - ((int64_t)f->n_trees << 15));
     }
 }
@@ -537,6 +605,120 @@ DLBF_AVX512 static int32_t dlbf_steps_sum_of_key(const dlbf_forest *f, const uin
     const __m512i bytes = dlbf_lexical_bytes(key, n, split_byte, needed, tables, &without_runs);
     return dlbf_steps_sum(f, bytes, without_runs);
 }
+
+/* Eight registers of eight words, turned over. */
+DLBF_AVX512 static inline void dlbf_turn_words(__m512i *a) {
+    __m512i pairs[8], quads[8];
+    int i;
+#pragma GCC unroll 4
+    for (i = 0; i < 4; i++) {
+        pairs[i] = _mm512_unpacklo_epi64(a[2 * i], a[2 * i + 1]);
+        pairs[4 + i] = _mm512_unpackhi_epi64(a[2 * i], a[2 * i + 1]);
+    }
+    /* Of words 0, 2, 4, 6 and then of words 1, 3, 5, 7: the four pairs, which are to be turned over in their turn. */
+#pragma GCC unroll 2
+    for (i = 0; i < 8; i += 4) {
+        quads[i] = _mm512_shuffle_i64x2(pairs[i], pairs[i + 1], 0x44);
+        quads[i + 1] = _mm512_shuffle_i64x2(pairs[i + 2], pairs[i + 3], 0x44);
+        quads[i + 2] = _mm512_shuffle_i64x2(pairs[i], pairs[i + 1], 0xEE);
+        quads[i + 3] = _mm512_shuffle_i64x2(pairs[i + 2], pairs[i + 3], 0xEE);
+    }
+#pragma GCC unroll 2
+    for (i = 0; i < 2; i++) {
+        a[i] = _mm512_shuffle_i64x2(quads[4 * i], quads[4 * i + 1], 0x88);
+        a[2 + i] = _mm512_shuffle_i64x2(quads[4 * i], quads[4 * i + 1], 0xDD);
+        a[4 + i] = _mm512_shuffle_i64x2(quads[4 * i + 2], quads[4 * i + 3], 0x88);
+        a[6 + i] = _mm512_shuffle_i64x2(quads[4 * i + 2], quads[4 * i + 3], 0xDD);
+    }
+}
+
+/* The leaves of a unit that n tests rule out, for 64 keys. */
+DLBF_AVX512 static inline __m512i dlbf_ask_column(const dlbf_columns *columns, const dlbf_asked *asked, uint32_t n,
+                                                  const uint64_t *exceeds) {
+    __m512i ruled_out = _mm512_setzero_si512();
+    uint32_t k;
+#pragma GCC unroll 15
+    for (k = 0; k < DLBF_GROUP_LEAVES - 1; k++) {
+        if (k == n) break;
+        ruled_out = _mm512_or_si512(ruled_out,
+                                    _mm512_maskz_loadu_epi8(*(const uint64_t *)((const uint8_t *)exceeds + asked[k].test_at),
+                                                            (const uint8_t *)columns + asked[k].rules_out_at));
+    }
+    return ruled_out;
+}
+
+/* Sums plus `bias` for 64 keys; word j of `words` is of every key the values 8 j to 8 j + 7. */
+DLBF_AVX512 static inline void dlbf_columns_sum(const dlbf_forest *f, const dlbf_key_words *words, int32_t bias, int32_t *out) {
+    const dlbf_columns *columns = (const dlbf_columns *)((const uint8_t *)f + f->columns_at);
+    const dlbf_asked *asked = columns->asked;
+    const uint8_t *leaves = (const uint8_t *)f + f->leaves_at, *threshold = columns->thresholds;
+    const __m512i turn_bytes = _mm512_set_epi8(63, 55, 47, 39, 31, 23, 15, 7, 62, 54, 46, 38, 30, 22, 14, 6, 61, 53, 45, 37, 29,
+                                               21, 13, 5, 60, 52, 44, 36, 28, 20, 12, 4, 59, 51, 43, 35, 27, 19, 11, 3, 58, 50,
+                                               42, 34, 26, 18, 10, 2, 57, 49, 41, 33, 25, 17, 9, 1, 56, 48, 40, 32, 24, 16, 8, 0);
+    const __m512i low_bytes = _mm512_set1_epi16(255), all = _mm512_set1_epi8(-1);
+    __m512i values[DLBF_ROOM_VALUES], lower[2], upper[2];
+    uint64_t exceeds[DLBF_COLUMN_TESTS], *next = exceeds;
+    uint32_t i, j, k;
+    for (j = 0; j < 4; j++) {
+        __m512i eight[8];
+#pragma GCC unroll 8
+        for (i = 0; i < 8; i++)
+            eight[i] = _mm512_permutexvar_epi8(turn_bytes, _mm512_load_si512(words->eight[j] + 8 * i));
+        dlbf_turn_words(eight);
+#pragma GCC unroll 8
+        for (i = 0; i < 8; i++) values[8 * j + i] = eight[i];
+    }
+    for (i = 0; i < 2 * DLBF_ROOM_VALUES; i++) {
+        const __m512i value = i < DLBF_ROOM_VALUES ? values[i] : _mm512_xor_si512(values[i - DLBF_ROOM_VALUES], all);
+        for (k = columns->n_thresholds[i]; k; k--)
+            *next++ = _mm512_cmpgt_epu8_mask(value, _mm512_set1_epi8((char)*threshold++));
+    }
+    lower[0] = lower[1] = upper[0] = upper[1] = _mm512_setzero_si512();
+    for (i = 0; i < f->n_trees; i++) {
+        const uint8_t *plane = leaves + (size_t)(i / 8) * 2 * DLBF_PLANE_BYTES + (i % 8) * DLBF_GROUP_LEAVES;
+        const __m512i low_plane = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)plane));
+        const __m512i high_plane = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)(plane + DLBF_PLANE_BYTES)));
+        const __m512i first = dlbf_ask_column(columns, asked, f->first_steps, exceeds);
+        const __m512i second = dlbf_ask_column(columns, asked + f->first_steps, f->second_steps, exceeds);
+        const __m512i leaf = dlbf_exit_leaf(first, second);
+        const __m512i low = _mm512_shuffle_epi8(low_plane, leaf), high = _mm512_shuffle_epi8(high_plane, leaf);
+        asked += f->first_steps + f->second_steps;
+        lower[0] = _mm512_add_epi16(lower[0], _mm512_and_si512(low, low_bytes));
+        lower[1] = _mm512_add_epi16(lower[1], _mm512_srli_epi16(low, 8));
+        upper[0] = _mm512_add_epi16(upper[0], _mm512_and_si512(high, low_bytes));
+        upper[1] = _mm512_add_epi16(upper[1], _mm512_srli_epi16(high, 8));
+    }
+    for (i = 0; i < 2; i++) {
+        /* 16-bit lane 2 k + i of the keys' bytes became lane k, and lanes 2 k and 2 k + 1 of 32 bits are key 2 k and 2 k + 1. */
+        const __m512i start = _mm512_set1_epi32(bias - (int32_t)(f->n_trees << 15));
+        __m512i sums[2];
+        for (k = 0; k < 2; k++) {
+            const __m256i l = i ? _mm512_extracti64x4_epi64(lower[k], 1) : _mm512_castsi512_si256(lower[k]);
+            const __m256i u = i ? _mm512_extracti64x4_epi64(upper[k], 1) : _mm512_castsi512_si256(upper[k]);
+            sums[k] = _mm512_add_epi32(_mm512_add_epi32(start, _mm512_cvtepu16_epi32(l)),
+                                       _mm512_slli_epi32(_mm512_cvtepu16_epi32(u), 8));
+        }
+        _mm512_storeu_si512(out + 32 * i, _mm512_permutex2var_epi32(sums[0], _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
+                                                                                              21, 6, 22, 7, 23), sums[1]));
+        _mm512_storeu_si512(out + 32 * i + 16, _mm512_permutex2var_epi32(sums[0], _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12,
+                                                                                                   28, 13, 29, 14, 30, 15, 31), sums[1]));
+    }
+}
+
+DLBF_AVX512 static inline void dlbf_put_words(dlbf_key_words *words, uint32_t i, __m256i bytes) {
+    words->eight[0][i] = (uint64_t)_mm256_extract_epi64(bytes, 0);
+    words->eight[1][i] = (uint64_t)_mm256_extract_epi64(bytes, 1);
+    words->eight[2][i] = (uint64_t)_mm256_extract_epi64(bytes, 2);
+    words->eight[3][i] = (uint64_t)_mm256_extract_epi64(bytes, 3);
+}
+DLBF_AVX512 static inline void dlbf_columns_put_values(dlbf_key_words *words, uint32_t i, const uint16_t *values) {
+    dlbf_put_words(words, i, _mm512_cvtusepi16_epi8(_mm512_loadu_si512(values)));
+}
+DLBF_AVX512 static inline void dlbf_put_key(dlbf_key_words *words, uint32_t i, const uint8_t *key, int32_t n, uint32_t split_byte,
+                                     uint32_t needed, const dlbf_lexical_tables *tables) {
+    __m512i without_runs;
+    dlbf_put_words(words, i, _mm512_castsi512_si256(dlbf_lexical_bytes(key, n, split_byte, needed, tables, &without_runs)));
+}
 #endif
 /* `way` is that of dlbf_plan_forest; `values` are DLBF_ROOM_VALUES. */
 static inline int32_t dlbf_forest_sum(const dlbf_forest *f, int way, const uint16_t *values) {
@@ -547,6 +729,30 @@ static inline int32_t dlbf_forest_sum(const dlbf_forest *f, int way, const uint1
     (void)way;
     return dlbf_rows_sum(f, values);
 }
+
+/* Whether sums are to be had for DLBF_COLUMN_KEYS keys at once: put each of them, and then sum. */
+static inline int dlbf_has_columns(const dlbf_forest *f) { return f->columns_at != 0; }
+#if DLBF_HAVE_AVX2
+/* The lexical values of a key; 0 if it is too long, and its values must be put. */
+static inline int dlbf_columns_put_key(dlbf_key_words *words, uint32_t i, const uint8_t *key, size_t n_bytes,
+                                       uint32_t split_byte, uint32_t needed, const dlbf_lexical_tables *tables) {
+    if (n_bytes - 1 >= 64) return 0;
+    dlbf_put_key(words, i, key, (int32_t)n_bytes, split_byte, needed, tables);
+    return 1;
+}
+#else
+static inline int dlbf_columns_put_key(dlbf_key_words *words, uint32_t i, const uint8_t *key, size_t n_bytes,
+                                       uint32_t split_byte, uint32_t needed, const dlbf_lexical_tables *tables) {
+    (void)words, (void)i, (void)key, (void)n_bytes, (void)split_byte, (void)needed, (void)tables;
+    return 0; /* never called, nor are the others: there are no columns without AVX-512 */
+}
+static inline void dlbf_columns_put_values(dlbf_key_words *words, uint32_t i, const uint16_t *values) {
+    (void)words, (void)i, (void)values;
+}
+static inline void dlbf_columns_sum(const dlbf_forest *f, const dlbf_key_words *words, int32_t bias, int32_t *out) {
+    (void)f, (void)words, (void)bias, (void)out;
+}
+#endif
 
 /* The sum for the lexical values of a key, which then need not go through memory; 0 if this forest cannot do that. */
 static inline int dlbf_forest_sum_of_key(const dlbf_forest *f, const uint8_t *key, size_t n_bytes, uint32_t split_byte,
