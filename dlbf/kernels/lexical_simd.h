@@ -269,32 +269,37 @@ DLBF_AVX512 static inline __m512i dlbf_planes_in_order(__m512i bytes) {
         bytes, _mm512_broadcast_i32x4(_mm_set_epi8(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7))));
 }
 
-/* dlbf_longest_run of two words at once. */
+/* dlbf_longest_run of two words at once; `ends` as there, and two bits of the length are found in one go. */
 DLBF_AVX512 static inline __m128i dlbf_longest_runs(__m128i ones) {
-    const __m128i all = _mm_set1_epi64x(-1);
-    __m128i runs[6], ends = all, length = _mm_setzero_si128();
-    runs[0] = ones;
-    runs[1] = _mm_and_si128(runs[0], _mm_srli_epi64(runs[0], 1));
-    runs[2] = _mm_and_si128(runs[1], _mm_srli_epi64(runs[1], 2));
-    runs[3] = _mm_and_si128(runs[2], _mm_srli_epi64(runs[2], 4));
-    runs[4] = _mm_and_si128(runs[3], _mm_srli_epi64(runs[3], 8));
-    runs[5] = _mm_and_si128(runs[4], _mm_srli_epi64(runs[4], 16));
-    /* none ? old : new, and length | (~none & 2**k) */
-#define DLBF_LONGER(k)                                                                                  \
-    do {                                                                                                \
-        const __m128i longer = _mm_and_si128(ends, runs[k]);                                            \
-        const __m128i none = _mm_cmpeq_epi64(longer, _mm_setzero_si128());                              \
-        ends = _mm_ternarylogic_epi64(none, ends, _mm_slli_epi64(longer, 1 << (k)), 0xCA);              \
-        length = _mm_ternarylogic_epi64(length, none, _mm_set1_epi64x(1 << (k)), 0xF2);                 \
+    const __m128i zero = _mm_setzero_si128();
+    const __m128i two = _mm_and_si128(ones, _mm_srli_epi64(ones, 1)), three = _mm_and_si128(two, _mm_srli_epi64(ones, 2));
+    const __m128i four = _mm_and_si128(two, _mm_srli_epi64(two, 2)), eight = _mm_and_si128(four, _mm_srli_epi64(four, 4));
+    const __m128i twelve = _mm_and_si128(eight, _mm_srli_epi64(four, 8));
+    const __m128i sixteen = _mm_and_si128(eight, _mm_srli_epi64(eight, 8));
+    const __m128i none = _mm_cmpeq_epi64(sixteen, zero);
+    __m128i ends = _mm_or_si128(none, _mm_slli_epi64(sixteen, 16)), length = _mm_add_epi64(_mm_andnot_si128(none, _mm_set1_epi64x(16)), _mm_set1_epi64x(3 * 4 + 3 * 1));
+    if (dlbf_unlikely(!_mm_testz_si128(sixteen, _mm_srli_epi64(sixteen, 16)))) /* 32 and more */
+        return _mm_set_epi64x(dlbf_longest_run((uint64_t)_mm_extract_epi64(ones, 1)),
+                              dlbf_longest_run((uint64_t)_mm_cvtsi128_si64(ones)));
+    /* no ? old : new */
+#define DLBF_CHOOSE(no, old, new) _mm_ternarylogic_epi64(no, old, new, 0xCA)
+#define DLBF_LONGER(once, twice, thrice, size)                                                                              \
+    do {                                                                                                                    \
+        const __m128i one = _mm_and_si128(ends, once), pair = _mm_and_si128(ends, twice);                                   \
+        const __m128i triple = _mm_and_si128(ends, thrice);                                                                 \
+        const __m128i no_one = _mm_cmpeq_epi64(one, zero), no_pair = _mm_cmpeq_epi64(pair, zero);                           \
+        const __m128i no_triple = _mm_cmpeq_epi64(triple, zero);                                                            \
+        ends = DLBF_CHOOSE(no_one, ends, _mm_slli_epi64(one, size));                                                        \
+        ends = DLBF_CHOOSE(no_pair, ends, _mm_slli_epi64(pair, 2 * (size)));                                                \
+        ends = DLBF_CHOOSE(no_triple, ends, _mm_slli_epi64(triple, 3 * (size)));                                            \
+        /* Less one for each that there is none of. */                                                                      \
+        length = _mm_add_epi64(length, _mm_slli_epi64(_mm_add_epi64(_mm_add_epi64(no_one, no_pair), no_triple), (size) / 2)); \
     } while (0)
-    DLBF_LONGER(5);
-    DLBF_LONGER(4);
-    DLBF_LONGER(3);
-    DLBF_LONGER(2);
-    DLBF_LONGER(1);
-    DLBF_LONGER(0);
+    DLBF_LONGER(four, eight, twelve, 4);
+    DLBF_LONGER(ones, two, three, 1);
 #undef DLBF_LONGER
-    return _mm_sub_epi64(length, _mm_cmpeq_epi64(ones, all)); /* 63 were found of 64 */
+#undef DLBF_CHOOSE
+    return length;
 }
 
 /* The same as dlbf_entropy for a key of which all bytes are 32 .. 127, none of them 32 times; else ~0.
@@ -359,7 +364,7 @@ DLBF_AVX512 DLBF_INLINE __m512i dlbf_lexical_bytes(const uint8_t *key, int32_t n
     const uint64_t head = splits ? (splits - 1) & ~splits : valid;
 #define DLBF_ONES(x) ((uint64_t)_mm_popcnt_u64(x))
     const uint64_t split = DLBF_ONES(head);
-    uint64_t class_of[16], digit, dot, letter, digits, dots, shape;
+    uint64_t digit, dot, letter, slash, digits, dots, shape;
     __m512i odd, even, values;
     __m128i more;
 #define DLBF_LOOK_UP(mask, table) \
@@ -372,18 +377,17 @@ DLBF_AVX512 DLBF_INLINE __m512i dlbf_lexical_bytes(const uint8_t *key, int32_t n
         even = DLBF_LOOK_UP(valid & ~beyond, tables->even);
     }
 #undef DLBF_LOOK_UP
-    _mm512_storeu_si512(class_of, odd);
-    _mm512_storeu_si512(class_of + 8, even);
-    digit = class_of[0];
-    dot = class_of[2];
-    letter = class_of[8];
+    digit = (uint64_t)_mm_cvtsi128_si64(_mm512_castsi512_si128(odd));
+    dot = (uint64_t)_mm_cvtsi128_si64(_mm256_extracti128_si256(_mm512_castsi512_si256(odd), 1));
+    letter = (uint64_t)_mm_cvtsi128_si64(_mm512_castsi512_si128(even));
+    slash = (uint64_t)_mm_extract_epi64(_mm256_extracti128_si256(_mm512_castsi512_si256(even), 1), 1);
     digits = DLBF_ONES(digit & head);
     dots = DLBF_ONES(dot & head);
     shape = (uint64_t)n | DLBF_ONES(beyond) << 8 | split << 16;
     shape |= (uint64_t)((dots == 3) & (digits >= 4) & (digits + dots == split)) << 24;
     if (needed & DLBF_NEED_SHORTENER) shape |= (uint64_t)dlbf_is_shortener(&tables->shorteners, key, (int32_t)split) << 32;
     if (needed & DLBF_NEED_SEGMENTS) {
-        const uint64_t start = 64 - _lzcnt_u64(class_of[11]), after_dot = 64 - _lzcnt_u64(dot);
+        const uint64_t start = 64 - _lzcnt_u64(slash), after_dot = 64 - _lzcnt_u64(dot);
         shape |= ((uint64_t)n - start) << 40;
         shape |= (((uint64_t)n - after_dot) & (0 - (uint64_t)(after_dot > start))) << 48;
     }
