@@ -100,49 +100,60 @@ static inline uint32_t dlbf_count_leaves(const uint8_t *tree, uint32_t node) {
     const uint32_t left = dlbf_load32(at) >> 16;
     return at[4] == DLBF_LEAF ? 1 : dlbf_count_leaves(tree, left) + dlbf_count_leaves(tree, left + 1);
 }
-/* How many tests of a subtree, the leaves of which are numbered from `first`, must rule out leaves of both units; and whether
- * the right side of its own test is to be the left one for that. */
-static inline uint32_t dlbf_in_both(const uint8_t *tree, uint32_t node, uint32_t first, uint32_t *turned) {
+/* How many tests of a subtree of n leaves, which are numbered from `first`, must rule out leaves of both units; and whether
+ * the right side of its own test is to be the left one for that, and so on down to where the units meet, a bit each. */
+static inline uint32_t dlbf_in_both(const uint8_t *tree, uint32_t node, uint32_t n, uint32_t first, uint32_t *turns) {
     const uint32_t left = dlbf_load32(tree + DLBF_NODE_BYTES * (size_t)node) >> 16;
-    uint32_t cost[2], i, below;
-    *turned = 0;
-    if (first >= DLBF_UNIT_LEAVES || first + dlbf_count_leaves(tree, node) <= DLBF_UNIT_LEAVES) return 0;
-    for (i = 0; i < 2; i++) {
-        const uint32_t middle = first + dlbf_count_leaves(tree, left + i);
-        cost[i] = middle > DLBF_UNIT_LEAVES ? 1 + dlbf_in_both(tree, left + i, first, &below)
-                                            : dlbf_in_both(tree, left + 1 - i, middle, &below);
+    uint32_t i, below, n_left, least = DLBF_GROUP_LEAVES;
+    *turns = 0;
+    if (first >= DLBF_UNIT_LEAVES || first + n <= DLBF_UNIT_LEAVES) return 0;
+    n_left = dlbf_count_leaves(tree, left);
+    for (i = 0; i < 2 && least; i++) {
+        const uint32_t here = i ? n - n_left : n_left, middle = first + here;
+        const uint32_t cost = middle > DLBF_UNIT_LEAVES ? 1 + dlbf_in_both(tree, left + i, here, first, &below)
+                                                        : dlbf_in_both(tree, left + 1 - i, n - here, middle, &below);
+        if (cost >= least) continue;
+        least = cost;
+        *turns = i | below << 1;
     }
-    *turned = cost[1] < cost[0];
-    return cost[*turned];
+    return least;
 }
 
 /* Flatten a subtree; 0 if there are too many leaves.  `pending` subtrees to the right have a leaf each at least, which
- * bounds the depth and the time whatever the nodes say. */
+ * bounds the depth and the time whatever the nodes say.  `turns` as above if the units meet in this subtree, else NULL. */
 static inline int dlbf_flatten_node(dlbf_flat_tree *flat, const uint8_t *tree, uint32_t node, uint32_t pending,
-                                    int for_steps) {
+                                    uint32_t *turns) {
     const uint8_t *at = tree + DLBF_NODE_BYTES * (size_t)node;
     const uint32_t packed = dlbf_load32(at), first = flat->n_leaves;
-    uint32_t i, turned = 0;
+    uint32_t i, turned = 0, *further = turns;
     if (first + pending >= DLBF_FOREST_LEAVES) return 0;
     if (at[4] == DLBF_LEAF) {
         flat->leaves[flat->n_leaves++] = (int16_t)(packed & 0xFFFFu);
         return 1;
     }
-    if (for_steps) dlbf_in_both(tree, node, first, &turned);
-    if (!dlbf_flatten_node(flat, tree, (packed >> 16) + turned, pending + 1, for_steps)) return 0;
+    if (turns != NULL) {
+        turned = *turns & 1u;
+        *turns >>= 1;
+        if (first + dlbf_count_leaves(tree, (packed >> 16) + turned) <= DLBF_UNIT_LEAVES) turns = NULL;
+    }
+    if (!dlbf_flatten_node(flat, tree, (packed >> 16) + turned, pending + 1, turns)) return 0;
     i = flat->n_tests++;
     flat->tests[i].threshold = (uint16_t)(turned ? 254 - (packed & 0xFFFFu) : packed & 0xFFFFu);
     flat->tests[i].value = (uint8_t)(at[4] + DLBF_ROOM_VALUES * turned);
     flat->tests[i].first = (uint8_t)first;
     flat->tests[i].middle = (uint8_t)flat->n_leaves;
-    return dlbf_flatten_node(flat, tree, (packed >> 16) + 1 - turned, pending, for_steps);
+    if (flat->n_leaves >= DLBF_UNIT_LEAVES) further = NULL;
+    return dlbf_flatten_node(flat, tree, (packed >> 16) + 1 - turned, pending, further);
 }
 /* `for_steps` only if there are no more leaves than steps take, and no larger threshold. */
 static inline int dlbf_flatten(dlbf_flat_tree *flat, const uint8_t *payload, uint32_t n_trees, uint32_t tree,
                                int for_steps) {
+    const uint8_t *nodes =
+        payload + 4 * (size_t)n_trees + DLBF_NODE_BYTES * (size_t)dlbf_load32(payload + 4 * (size_t)tree);
+    uint32_t turns = 0, n = for_steps ? dlbf_count_leaves(nodes, 0) : 0;
     flat->n_leaves = flat->n_tests = 0;
-    return dlbf_flatten_node(flat, payload + 4 * (size_t)n_trees +
-                                       DLBF_NODE_BYTES * (size_t)dlbf_load32(payload + 4 * (size_t)tree), 0, 0, for_steps);
+    if (for_steps) dlbf_in_both(nodes, 0, n, 0, &turns);
+    return dlbf_flatten_node(flat, nodes, 0, 0, n > DLBF_UNIT_LEAVES ? &turns : NULL);
 }
 /* All leaves but those that test i rules out. */
 static inline uint64_t dlbf_left_over(const dlbf_flat_tree *flat, uint32_t i) {
@@ -208,17 +219,20 @@ static inline uint64_t dlbf_plan_steps(dlbf_forest *f, const uint8_t *payload, s
     dlbf_flat_tree flat;
     uint64_t total = f->n_bytes;
     uint32_t i, k, most_late = 0;
-    for (i = 0; i < 2 * f->n_trees; i++) {
-        uint32_t n = 0, late = 0;
-        dlbf_flatten(&flat, payload, f->n_trees, i / 2, 1);
-        for (k = 0; k < flat.n_tests; k++)
-            if (dlbf_concerns(&flat, k, i % 2)) {
-                n++;
-                late += (uint32_t)dlbf_is_late(&flat, k);
-            }
-        f->first_steps = n > f->first_steps ? n : f->first_steps;
-        if (i % 2) f->second_steps = n > f->second_steps ? n : f->second_steps;
-        most_late = late > most_late ? late : most_late;
+    int second;
+    for (i = 0; i < f->n_trees; i++) {
+        dlbf_flatten(&flat, payload, f->n_trees, i, 1);
+        for (second = 0; second < 2; second++) {
+            uint32_t n = 0, late = 0;
+            for (k = 0; k < flat.n_tests; k++)
+                if (dlbf_concerns(&flat, k, second)) {
+                    n++;
+                    late += (uint32_t)dlbf_is_late(&flat, k);
+                }
+            f->first_steps = n > f->first_steps ? n : f->first_steps;
+            if (second) f->second_steps = n > f->second_steps ? n : f->second_steps;
+            most_late = late > most_late ? late : most_late;
+        }
     }
     f->early_steps = f->first_steps - most_late;
     f->steps_at = (uint32_t)total;
@@ -339,18 +353,20 @@ static inline void dlbf_fill_columns(dlbf_forest *f, const uint8_t *payload) {
     for (i = 0; i < DLBF_UNIT_LEAVES; i++)
         for (k = i; k < DLBF_UNIT_LEAVES; k++)
             memset(columns->ranges[1 + DLBF_UNIT_LEAVES * i + k], (int)((2u << k) - (1u << i)), DLBF_COLUMN_KEYS);
-    for (i = 0; i < 2 * f->n_trees; i++) {
-        const uint32_t begin = i % 2 ? DLBF_UNIT_LEAVES : 0, end = begin + DLBF_UNIT_LEAVES;
-        dlbf_asked *asked = columns->asked + (size_t)(i / 2) * (f->first_steps + f->second_steps);
-        asked += i % 2 ? f->first_steps : 0;
-        dlbf_flatten(&flat, payload, f->n_trees, i / 2, 1);
-        for (k = 0; k < flat.n_tests; k++) {
-            const uint32_t first = flat.tests[k].first > begin ? flat.tests[k].first : begin;
-            const uint32_t middle = flat.tests[k].middle < end ? flat.tests[k].middle : end;
-            if (!dlbf_concerns(&flat, k, i % 2)) continue;
-            asked->test_at = test_at[flat.tests[k].value][flat.tests[k].threshold];
-            asked->rules_out_at = (uint16_t)((DLBF_UNIT_LEAVES * (first - begin) + middle - begin) * DLBF_COLUMN_KEYS);
-            asked++;
+    for (i = 0; i < f->n_trees; i++) {
+        dlbf_asked *asked[2];
+        asked[0] = columns->asked + (size_t)i * (f->first_steps + f->second_steps);
+        asked[1] = asked[0] + f->first_steps;
+        dlbf_flatten(&flat, payload, f->n_trees, i, 1);
+        for (k = 0; k < 2 * flat.n_tests; k++) {
+            const uint32_t begin = k % 2 ? DLBF_UNIT_LEAVES : 0, end = begin + DLBF_UNIT_LEAVES;
+            const uint32_t first = flat.tests[k / 2].first > begin ? flat.tests[k / 2].first : begin;
+            const uint32_t middle = flat.tests[k / 2].middle < end ? flat.tests[k / 2].middle : end;
+            if (!dlbf_concerns(&flat, k / 2, k % 2)) continue;
+            asked[k % 2]->test_at = test_at[flat.tests[k / 2].value][flat.tests[k / 2].threshold];
+            asked[k % 2]->rules_out_at =
+                (uint16_t)((DLBF_UNIT_LEAVES * (first - begin) + middle - begin) * DLBF_COLUMN_KEYS);
+            asked[k % 2]++;
         }
     }
 }
