@@ -61,7 +61,8 @@ def test_runs_hosts_and_strange_bytes_of_every_length_equal_reference(split):
     keys = [b"7" * n for n in range(1, 66)] + [b"x" * n for n in range(1, 66)]
     keys += [b"9" * n + b"/" + b"a" * (63 - n) for n in range(64)] + [b"-" * n + b"Q" * (64 - n) for n in range(65)]
     keys += [bytes([byte]) * n for byte in range(256) for n in (1, 7, 64)]
-    keys += [host[:n] + b"/x.y" for host in (b"tinyurl.com", b"t.co", b"bit.ly", b"rebrand.ly", b"10.20.30.40") for n in range(13)]
+    hosts = (b"tinyurl.com", b"t.co", b"bit.ly", b"rebrand.ly", b"10.20.30.40")
+    keys += [host[:n] + b"/x.y" for host in hosts for n in range(13)]
     packed = pack_keys(keys)
     found = value_rows(*packed, np.arange(len(keys)), "lexical", split)
     assert found.tolist() == [reference.lexical_values(key, split) for key in keys]

@@ -83,8 +83,8 @@ def test_trees_of_every_number_equal_reference(n_trees, all_ways):
 
 @pytest.mark.parametrize(("n_trees", "n_leaves"), [(255, 5), (256, 5), (257, 4), (64, 16), (73, 15), (74, 15)])
 def test_trees_around_the_limits_of_columns_equal_reference(n_trees, n_leaves, all_ways):
-    # 256 trees and 1,024 tests are the most that are summed for 64 keys at once.  Leaves at both ends of 16 bits, all the same
-    # way, are the largest sums there are.
+    # 256 trees and 1,024 tests are the most that are summed for 64 keys at once.  The largest sums there are come from
+    # leaves at one end of 16 bits.
     rng = random.Random(n_trees)
     trees = [grow(rng, n_leaves, range(28), range(60)) for _ in range(n_trees)]
     agrees(*forest(trees), all_ways, KEYS[:150] + WIDE)

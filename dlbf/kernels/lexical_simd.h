@@ -256,13 +256,17 @@ DLBF_AVX2 static void dlbf_lexical_avx2(const uint8_t *key, int32_t n, uint32_t 
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bitalg,avx512vpopcntdq,gfni,bmi,bmi2," \
                           "lzcnt,popcnt")))
 
-/* Word j: bit j of every byte.  Within eight bytes in reverse order, which does not matter to who only counts. */
-DLBF_AVX512 static inline __m512i dlbf_planes(__m512i bytes) {
-    const __m512i units = _mm512_set1_epi64((long long)0x8040201008040201ull);
+/* Eight words of eight bytes, turned over: byte 8 i + j becomes byte 8 j + i. */
+DLBF_AVX512 static inline __m512i dlbf_turn_bytes(__m512i bytes) {
     const __m512i across = _mm512_set_epi8(63, 55, 47, 39, 31, 23, 15, 7, 62, 54, 46, 38, 30, 22, 14, 6, 61, 53, 45, 37, 29,
                                            21, 13, 5, 60, 52, 44, 36, 28, 20, 12, 4, 59, 51, 43, 35, 27, 19, 11, 3, 58, 50,
                                            42, 34, 26, 18, 10, 2, 57, 49, 41, 33, 25, 17, 9, 1, 56, 48, 40, 32, 24, 16, 8, 0);
-    return _mm512_permutexvar_epi8(across, _mm512_gf2p8affine_epi64_epi8(units, bytes, 0));
+    return _mm512_permutexvar_epi8(across, bytes);
+}
+/* Word j: bit j of every byte.  Within eight bytes in reverse order, which does not matter to who only counts. */
+DLBF_AVX512 static inline __m512i dlbf_planes(__m512i bytes) {
+    const __m512i units = _mm512_set1_epi64((long long)0x8040201008040201ull);
+    return dlbf_turn_bytes(_mm512_gf2p8affine_epi64_epi8(units, bytes, 0));
 }
 DLBF_AVX512 static inline __m512i dlbf_planes_in_order(__m512i bytes) {
     return dlbf_planes(_mm512_shuffle_epi8(
@@ -277,7 +281,8 @@ DLBF_AVX512 static inline __m128i dlbf_longest_runs(__m128i ones) {
     const __m128i twelve = _mm_and_si128(eight, _mm_srli_epi64(four, 8));
     const __m128i sixteen = _mm_and_si128(eight, _mm_srli_epi64(eight, 8));
     const __m128i none = _mm_cmpeq_epi64(sixteen, zero);
-    __m128i ends = _mm_or_si128(none, _mm_slli_epi64(sixteen, 16)), length = _mm_add_epi64(_mm_andnot_si128(none, _mm_set1_epi64x(16)), _mm_set1_epi64x(3 * 4 + 3 * 1));
+    __m128i ends = _mm_or_si128(none, _mm_slli_epi64(sixteen, 16));
+    __m128i length = _mm_add_epi64(_mm_andnot_si128(none, _mm_set1_epi64x(16)), _mm_set1_epi64x(3 * 4 + 3 * 1));
     if (dlbf_unlikely(!_mm_testz_si128(sixteen, _mm_srli_epi64(sixteen, 16)))) /* 32 and more */
         return _mm_set_epi64x(dlbf_longest_run((uint64_t)_mm_extract_epi64(ones, 1)),
                               dlbf_longest_run((uint64_t)_mm_cvtsi128_si64(ones)));
@@ -408,7 +413,8 @@ DLBF_AVX512 DLBF_INLINE __m512i dlbf_lexical_bytes(const uint8_t *key, int32_t n
             _mm512_popcnt_epi64(even), _mm512_slli_epi64(_mm512_popcnt_epi64(odd), 8),
             _mm512_slli_epi64(_mm512_popcnt_epi64(_mm512_and_si512(odd, _mm512_set1_epi64((long long)head))), 16), 0xFE),
         _mm512_broadcast_i64x4(_mm256_setr_epi8(
-            64, 1, 8, 9, 16, 17, 24, 25, 32, 33, 40, 41, 48, 49, 65, 57, 66, 18, 2, 26, 67, 68, 69, 70, 7, 7, 71, 72, 7, 7, 7, 7)),
+            64, 1, 8, 9, 16, 17, 24, 25, 32, 33, 40, 41, 48, 49, 65, 57, 66, 18, 2, 26, 67, 68, 69, 70, 7, 7, 71, 72, 7, 7, 7,
+            7)),
         _mm512_zextsi128_si512(more));
     *without_runs = values;
     if (needed & DLBF_NEED_RUNS)

@@ -5,7 +5,8 @@
  * tests can be asked in any order, without a branch.  A *forest* is trees laid out for that when a model is
  * opened, in one of two ways; it is never stored.
  *
- *   Steps, with AVX-512, for trees of up to 16 leaves whose thresholds fit a byte: test number j of 64 half trees at once.
+ *   Steps, with AVX-512, for trees of up to 16 leaves whose thresholds fit a byte: test number j of 64 half trees at once;
+ *   and, if they are not too many, one test for 64 keys at once.
  *   Rows, else: what all tests of one value rule out depends only on how many of its thresholds the value exceeds, so there is a
  *   row of masks, one per tree, for each such number, and a score is the meet of one row per value.
  *
@@ -590,7 +591,9 @@ DLBF_AVX512 static inline int32_t dlbf_steps_sum(const dlbf_forest *f, __m512i b
     const uint8_t *step = (const uint8_t *)f + f->steps_at, *leaves = (const uint8_t *)f + f->leaves_at;
     const __m512i turn = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi8(-1), 1);
     const __m512i values = _mm512_xor_si512(bytes, turn), early = _mm512_xor_si512(without_runs, turn);
-    const __m512i iota = _mm512_set_epi8(63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43, 42, 41, 40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i numbers = _mm512_set_epi8(
+        63, 62, 61, 60, 59, 58, 57, 56, 55, 54, 53, 52, 51, 50, 49, 48, 47, 46, 45, 44, 43, 42, 41, 40, 39, 38, 37, 36, 35, 34, 33,
+        32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     __m512i total = _mm512_setzero_si512();
     uint32_t n;
     for (n = f->n_trees;; n -= DLBF_GROUP_TREES, leaves += DLBF_GROUP_TREES / 8 * 2 * DLBF_PLANE_BYTES) {
@@ -605,7 +608,7 @@ DLBF_AVX512 static inline int32_t dlbf_steps_sum(const dlbf_forest *f, __m512i b
             second = dlbf_ask(step, f->second_steps, values);
         step += (size_t)f->second_steps * DLBF_STEP_BYTES(lanes);
         /* Tree i has its second unit in lane here + i of both registers. */
-        second = _mm512_permutex2var_epi8(first, _mm512_add_epi8(iota, _mm512_set1_epi8((char)here)), second);
+        second = _mm512_permutex2var_epi8(first, _mm512_add_epi8(numbers, _mm512_set1_epi8((char)here)), second);
         total = _mm512_add_epi64(total, dlbf_take_leaves(dlbf_exit_leaf(first, second), leaves, here));
         if (n <= DLBF_GROUP_TREES) return (int32_t)(_mm512_reduce_add_epi64(total) - ((int64_t)f->n_trees << 15));
     }
@@ -663,14 +666,12 @@ DLBF_AVX512 static inline __m512i dlbf_ask_column(const dlbf_columns *columns, c
     return ruled_out;
 }
 
-/* Sums plus `bias` for 64 keys; word j of `words` is of every key the values 8 j to 8 j + 7. */
-DLBF_AVX512 static inline void dlbf_columns_sum(const dlbf_forest *f, const dlbf_key_words *words, int32_t bias, int32_t *out) {
+/* Sums plus `bias` for 64 keys. */
+DLBF_AVX512 static inline void dlbf_columns_sum(const dlbf_forest *f, const dlbf_key_words *words, int32_t bias,
+                                                int32_t *out) {
     const dlbf_columns *columns = (const dlbf_columns *)((const uint8_t *)f + f->columns_at);
     const dlbf_asked *asked = columns->asked;
     const uint8_t *leaves = (const uint8_t *)f + f->leaves_at, *threshold = columns->thresholds;
-    const __m512i turn_bytes = _mm512_set_epi8(63, 55, 47, 39, 31, 23, 15, 7, 62, 54, 46, 38, 30, 22, 14, 6, 61, 53, 45, 37, 29,
-                                               21, 13, 5, 60, 52, 44, 36, 28, 20, 12, 4, 59, 51, 43, 35, 27, 19, 11, 3, 58, 50,
-                                               42, 34, 26, 18, 10, 2, 57, 49, 41, 33, 25, 17, 9, 1, 56, 48, 40, 32, 24, 16, 8, 0);
     const __m512i low_bytes = _mm512_set1_epi16(255), all = _mm512_set1_epi8(-1);
     __m512i values[DLBF_ROOM_VALUES], lower[2], upper[2];
     uint64_t exceeds[DLBF_COLUMN_TESTS], *next = exceeds;
@@ -679,7 +680,7 @@ DLBF_AVX512 static inline void dlbf_columns_sum(const dlbf_forest *f, const dlbf
         __m512i eight[8];
 #pragma GCC unroll 8
         for (i = 0; i < 8; i++)
-            eight[i] = _mm512_permutexvar_epi8(turn_bytes, _mm512_load_si512(words->eight[j] + 8 * i));
+            eight[i] = dlbf_turn_bytes(_mm512_load_si512(words->eight[j] + 8 * i));
         dlbf_turn_words(eight);
 #pragma GCC unroll 8
         for (i = 0; i < 8; i++) values[8 * j + i] = eight[i];
@@ -704,9 +705,11 @@ DLBF_AVX512 static inline void dlbf_columns_sum(const dlbf_forest *f, const dlbf
         upper[0] = _mm512_add_epi16(upper[0], _mm512_and_si512(high, low_bytes));
         upper[1] = _mm512_add_epi16(upper[1], _mm512_srli_epi16(high, 8));
     }
+    /* The sums of even keys and those of odd ones are apart; first the lower 32 keys, then the upper ones. */
     for (i = 0; i < 2; i++) {
-        /* 16-bit lane 2 k + i of the keys' bytes became lane k, and lanes 2 k and 2 k + 1 of 32 bits are key 2 k and 2 k + 1. */
         const __m512i start = _mm512_set1_epi32(bias - (int32_t)(f->n_trees << 15));
+        const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        const __m512i next = _mm512_add_epi32(first, _mm512_set1_epi32(8));
         __m512i sums[2];
         for (k = 0; k < 2; k++) {
             const __m256i l = i ? _mm512_extracti64x4_epi64(lower[k], 1) : _mm512_castsi512_si256(lower[k]);
@@ -714,10 +717,8 @@ DLBF_AVX512 static inline void dlbf_columns_sum(const dlbf_forest *f, const dlbf
             sums[k] = _mm512_add_epi32(_mm512_add_epi32(start, _mm512_cvtepu16_epi32(l)),
                                        _mm512_slli_epi32(_mm512_cvtepu16_epi32(u), 8));
         }
-        _mm512_storeu_si512(out + 32 * i, _mm512_permutex2var_epi32(sums[0], _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
-                                                                                              21, 6, 22, 7, 23), sums[1]));
-        _mm512_storeu_si512(out + 32 * i + 16, _mm512_permutex2var_epi32(sums[0], _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12,
-                                                                                                   28, 13, 29, 14, 30, 15, 31), sums[1]));
+        _mm512_storeu_si512(out + 32 * i, _mm512_permutex2var_epi32(sums[0], first, sums[1]));
+        _mm512_storeu_si512(out + 32 * i + 16, _mm512_permutex2var_epi32(sums[0], next, sums[1]));
     }
 }
 
@@ -730,8 +731,8 @@ DLBF_AVX512 static inline void dlbf_put_words(dlbf_key_words *words, uint32_t i,
 DLBF_AVX512 static inline void dlbf_columns_put_values(dlbf_key_words *words, uint32_t i, const uint16_t *values) {
     dlbf_put_words(words, i, _mm512_cvtusepi16_epi8(_mm512_loadu_si512(values)));
 }
-DLBF_AVX512 static inline void dlbf_put_key(dlbf_key_words *words, uint32_t i, const uint8_t *key, int32_t n, uint32_t split_byte,
-                                     uint32_t needed, const dlbf_lexical_tables *tables) {
+DLBF_AVX512 static inline void dlbf_put_key(dlbf_key_words *words, uint32_t i, const uint8_t *key, int32_t n,
+                                            uint32_t split_byte, uint32_t needed, const dlbf_lexical_tables *tables) {
     __m512i without_runs;
     dlbf_put_words(words, i, _mm512_castsi512_si256(dlbf_lexical_bytes(key, n, split_byte, needed, tables, &without_runs)));
 }
