@@ -56,6 +56,18 @@ def test_value_rows_any_key_equal_reference(key, split):
     assert value_rows(*packed, "numeric", split)[0].tolist() == reference.numeric_values(key)
 
 
+@pytest.mark.parametrize("split", [0, 47, 255, 256])
+def test_runs_hosts_and_strange_bytes_of_every_length_equal_reference(split):
+    keys = [b"7" * n for n in range(1, 66)] + [b"x" * n for n in range(1, 66)]
+    keys += [b"9" * n + b"/" + b"a" * (63 - n) for n in range(64)] + [b"-" * n + b"Q" * (64 - n) for n in range(65)]
+    keys += [bytes([byte]) * n for byte in range(256) for n in (1, 7, 64)]
+    hosts = (b"tinyurl.com", b"t.co", b"bit.ly", b"rebrand.ly", b"10.20.30.40")
+    keys += [host[:n] + b"/x.y" for host in hosts for n in range(13)]
+    packed = pack_keys(keys)
+    found = value_rows(*packed, np.arange(len(keys)), "lexical", split)
+    assert found.tolist() == [reference.lexical_values(key, split) for key in keys]
+
+
 def test_lexical_has_the_features_of_the_literature():
     assert len(LEXICAL_NAMES) >= 20
     assert len(set(LEXICAL_NAMES)) == len(LEXICAL_NAMES) == len(NUMERIC_NAMES) == 28

@@ -53,10 +53,12 @@ def forest(trees, view=LEXICAL, bias=0):
 def agrees(params, payload, ways, keys=KEYS):
     slow = reference.Reference(params, payload)
     expected = [slow.score(key) for key in keys]
+    # A batch is scored 64 keys at a time, and what is left over one by one if it is little.
+    times = 1 + 100 // len(keys)
     for way in ways:
         use_simd(way)
         scorer = Scorer(params, payload)
-        assert scorer.score_many(keys).tolist() == expected
+        assert scorer.score_many(keys * times).tolist() == expected * times
         assert [scorer.score(key) for key in keys] == expected
     return True
 
@@ -71,11 +73,47 @@ def test_trees_of_every_number_of_leaves_equal_reference(n_leaves, view, all_way
     agrees(*forest(trees, view), all_ways)
 
 
-@pytest.mark.parametrize("n_trees", [1, 4, 5, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200])
+# 32, 48 and 64 trees are where half trees get other lanes; up to 256 are summed for 64 keys at once.
+@pytest.mark.parametrize("n_trees", [1, 4, 5, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 127, 128, 129, 200])
 def test_trees_of_every_number_equal_reference(n_trees, all_ways):
     rng = random.Random(n_trees)
     trees = [grow(rng, rng.randrange(1, 17), range(28), range(60)) for _ in range(n_trees)]
     agrees(*forest(trees, bias=-5), all_ways, KEYS[:150] + WIDE)
+
+
+@pytest.mark.parametrize(("n_trees", "n_leaves"), [(255, 5), (256, 5), (257, 4), (64, 16), (73, 15), (74, 15)])
+def test_trees_around_the_limits_of_columns_equal_reference(n_trees, n_leaves, all_ways):
+    # 256 trees and 1,024 tests are the most that are summed for 64 keys at once.  The largest sums there are come from
+    # leaves at one end of 16 bits.
+    rng = random.Random(n_trees)
+    trees = [grow(rng, n_leaves, range(28), range(60)) for _ in range(n_trees)]
+    agrees(*forest(trees), all_ways, KEYS[:150] + WIDE)
+    for extreme in (-(2**15), 2**15 - 1):
+        agrees(*forest([leaf(extreme)] * n_trees, bias=7), all_ways, KEYS[:30])
+
+
+@pytest.mark.parametrize("n_keys", [1, 23, 24, 25, 63, 64, 65, 87, 88, 89, 128, 2048, 2050, 2100])
+def test_batches_of_every_size_equal_one_by_one(n_keys):
+    rng = random.Random(n_keys)
+    scorer = Scorer(*forest([grow(rng, 16, range(28), range(60)) for _ in range(43)], bias=3))
+    keys = list(itertools.islice(itertools.cycle(KEYS), n_keys))
+    assert scorer.score_many(keys).tolist() == [scorer.score(key) for key in keys]
+
+
+def test_trees_like_a_list_equal_reference(all_ways):
+    # Each test has a leaf on one side, always the left, always the right, or by turns; these are the deepest trees.
+    def chain(n_leaves, side):
+        nodes = []
+        for i in range(n_leaves - 1):
+            # Inner nodes are 0, then one of each pair of children.
+            place = 0 if i == 0 else 2 * i - 1 + side(i - 1)
+            nodes.append((place, struct.pack("<HHBB", 3 * i % 50, 2 * i + 1, i % 28, 0)))
+        filled = dict(nodes)
+        return b"".join(filled.get(place) or leaf(100 * place - 700) for place in range(2 * n_leaves - 1))
+
+    for n_leaves in range(2, 17):
+        trees = [chain(n_leaves, side) for side in (lambda i: 0, lambda i: 1, lambda i: i % 2, lambda i: i // 2 % 2)]
+        agrees(*forest(trees), all_ways, KEYS[:60] + WIDE)
 
 
 # A byte's end, the end of the rows that are looked up, and that of a value.

@@ -9,10 +9,21 @@
 
 #include "ngram_avx2.h"
 
+#if defined(__GNUC__) || defined(__clang__)
+#define DLBF_INLINE __attribute__((always_inline)) static inline
+#define DLBF_NOINLINE __attribute__((noinline, unused))
+#define DLBF_ALIGNED __attribute__((aligned(64)))
+#else
+#define DLBF_INLINE static inline
+#define DLBF_NOINLINE
+#define DLBF_ALIGNED
+#endif
+
 /* Values that cost more than a count; bit v of a model's mask says that it needs value v. */
 #define DLBF_NEED_SHORTENER (1u << 21)
 #define DLBF_NEED_SEGMENTS (3u << 22)
 #define DLBF_NEED_RUNS (7u << 24)
+#define DLBF_LONGEST_RUNS (3u << 24)
 #define DLBF_NEED_ENTROPY (1u << 27)
 
 /* Room for one key's values: those there are, and zeros up to a whole register. */
@@ -28,7 +39,7 @@ typedef struct {
 } dlbf_shorteners;
 
 /* What the values are looked up in; filled once, when the features module is imported. */
-typedef struct {
+typedef struct DLBF_ALIGNED {
     uint32_t growth[256];          /* count_log_count[c + 1] - count_log_count[c] */
     uint32_t count_log_count[256]; /* c log2 c with 16 fraction bits */
     /* Of an ASCII character, bit j: it counts for value 2 j, or 2 j + 1; but bit 0 of `even`: it is a letter. */
@@ -36,13 +47,19 @@ typedef struct {
     dlbf_shorteners shorteners;
 } dlbf_lexical_tables;
 
-static inline int dlbf_is_shortener(const dlbf_shorteners *s, const uint8_t *host, int32_t n) {
+/* Not inlined: it is called seldom, and what its caller has in registers would be kept in memory for it. */
+DLBF_NOINLINE static int dlbf_find_shortener(const dlbf_shorteners *s, const uint8_t *host, int32_t n) {
     int i;
-    if (n < 4 || n > DLBF_SHORTENER_BYTES || (uint32_t)(host[0] - 'a') > 25u) return 0;
-    if (dlbf_likely(!((s->first_letters[n] >> (host[0] - 'a')) & 1u))) return 0;
     for (i = 0; i < DLBF_N_SHORTENERS; i++)
         if (s->lengths[i] == n && memcmp(s->hosts[i], host, (size_t)n) == 0) return 1;
     return 0;
+}
+static inline int dlbf_is_shortener(const dlbf_shorteners *s, const uint8_t *host, int32_t n) {
+    uint32_t letters;
+    if (dlbf_unlikely(n < 4)) return 0;
+    /* One branch that is seldom taken: neither the length nor the letter can be foreseen. */
+    letters = s->first_letters[n <= DLBF_SHORTENER_BYTES ? n : 0];
+    return dlbf_unlikely((letters >> ((host[0] - 'a') & 31)) & 1u) && dlbf_find_shortener(s, host, n);
 }
 
 /* The entropy of a key of 1 to 248 bytes, in sixteenths of a bit per byte; c log2 c stays below 2**27. */
@@ -131,7 +148,7 @@ static inline uint32_t dlbf_longest_run(uint64_t ones) {
 }
 
 /* The values from the classes.  No target of its own: it is compiled for that of its caller. */
-__attribute__((always_inline)) static inline void dlbf_lexical_from(
+DLBF_INLINE void dlbf_lexical_from(
     const dlbf_classes *c, const uint8_t *key, int32_t n, uint32_t needed, const dlbf_lexical_tables *tables,
     uint16_t *out) {
 #define DLBF_ONES(x) ((uint16_t)__builtin_popcountll(x))
@@ -239,45 +256,55 @@ DLBF_AVX2 static void dlbf_lexical_avx2(const uint8_t *key, int32_t n, uint32_t 
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bitalg,avx512vpopcntdq,gfni,bmi,bmi2," \
                           "lzcnt,popcnt")))
 
-/* Word j: bit j of every byte.  Within eight bytes in reverse order, which does not matter to who only counts. */
-DLBF_AVX512 static inline __m512i dlbf_planes(__m512i bytes) {
-    const __m512i units = _mm512_set1_epi64((long long)0x8040201008040201ull);
+/* Eight words of eight bytes, turned over: byte 8 i + j becomes byte 8 j + i. */
+DLBF_AVX512 static inline __m512i dlbf_turn_bytes(__m512i bytes) {
     const __m512i across = _mm512_set_epi8(63, 55, 47, 39, 31, 23, 15, 7, 62, 54, 46, 38, 30, 22, 14, 6, 61, 53, 45, 37, 29,
                                            21, 13, 5, 60, 52, 44, 36, 28, 20, 12, 4, 59, 51, 43, 35, 27, 19, 11, 3, 58, 50,
                                            42, 34, 26, 18, 10, 2, 57, 49, 41, 33, 25, 17, 9, 1, 56, 48, 40, 32, 24, 16, 8, 0);
-    return _mm512_permutexvar_epi8(across, _mm512_gf2p8affine_epi64_epi8(units, bytes, 0));
+    return _mm512_permutexvar_epi8(across, bytes);
+}
+/* Word j: bit j of every byte.  Within eight bytes in reverse order, which does not matter to who only counts. */
+DLBF_AVX512 static inline __m512i dlbf_planes(__m512i bytes) {
+    const __m512i units = _mm512_set1_epi64((long long)0x8040201008040201ull);
+    return dlbf_turn_bytes(_mm512_gf2p8affine_epi64_epi8(units, bytes, 0));
 }
 DLBF_AVX512 static inline __m512i dlbf_planes_in_order(__m512i bytes) {
     return dlbf_planes(_mm512_shuffle_epi8(
         bytes, _mm512_broadcast_i32x4(_mm_set_epi8(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7))));
 }
 
-/* dlbf_longest_run of two words at once. */
+/* dlbf_longest_run of two words at once; `ends` as there, and two bits of the length are found in one go. */
 DLBF_AVX512 static inline __m128i dlbf_longest_runs(__m128i ones) {
-    const __m128i all = _mm_set1_epi64x(-1);
-    __m128i runs[6], ends = all, length = _mm_setzero_si128();
-    runs[0] = ones;
-    runs[1] = _mm_and_si128(runs[0], _mm_srli_epi64(runs[0], 1));
-    runs[2] = _mm_and_si128(runs[1], _mm_srli_epi64(runs[1], 2));
-    runs[3] = _mm_and_si128(runs[2], _mm_srli_epi64(runs[2], 4));
-    runs[4] = _mm_and_si128(runs[3], _mm_srli_epi64(runs[3], 8));
-    runs[5] = _mm_and_si128(runs[4], _mm_srli_epi64(runs[4], 16));
-    /* none ? old : new, and length | (~none & 2**k) */
-#define DLBF_LONGER(k)                                                                                  \
-    do {                                                                                                \
-        const __m128i longer = _mm_and_si128(ends, runs[k]);                                            \
-        const __m128i none = _mm_cmpeq_epi64(longer, _mm_setzero_si128());                              \
-        ends = _mm_ternarylogic_epi64(none, ends, _mm_slli_epi64(longer, 1 << (k)), 0xCA);              \
-        length = _mm_ternarylogic_epi64(length, none, _mm_set1_epi64x(1 << (k)), 0xF2);                 \
+    const __m128i zero = _mm_setzero_si128();
+    const __m128i two = _mm_and_si128(ones, _mm_srli_epi64(ones, 1)), three = _mm_and_si128(two, _mm_srli_epi64(ones, 2));
+    const __m128i four = _mm_and_si128(two, _mm_srli_epi64(two, 2)), eight = _mm_and_si128(four, _mm_srli_epi64(four, 4));
+    const __m128i twelve = _mm_and_si128(eight, _mm_srli_epi64(four, 8));
+    const __m128i sixteen = _mm_and_si128(eight, _mm_srli_epi64(eight, 8));
+    const __m128i none = _mm_cmpeq_epi64(sixteen, zero);
+    __m128i ends = _mm_or_si128(none, _mm_slli_epi64(sixteen, 16));
+    __m128i length = _mm_add_epi64(_mm_andnot_si128(none, _mm_set1_epi64x(16)), _mm_set1_epi64x(3 * 4 + 3 * 1));
+    if (dlbf_unlikely(!_mm_testz_si128(sixteen, _mm_srli_epi64(sixteen, 16)))) /* 32 and more */
+        return _mm_set_epi64x(dlbf_longest_run((uint64_t)_mm_extract_epi64(ones, 1)),
+                              dlbf_longest_run((uint64_t)_mm_cvtsi128_si64(ones)));
+    /* no ? old : new */
+#define DLBF_CHOOSE(no, old, new) _mm_ternarylogic_epi64(no, old, new, 0xCA)
+#define DLBF_LONGER(once, twice, thrice, size)                                                                              \
+    do {                                                                                                                    \
+        const __m128i one = _mm_and_si128(ends, once), pair = _mm_and_si128(ends, twice);                                   \
+        const __m128i triple = _mm_and_si128(ends, thrice);                                                                 \
+        const __m128i no_one = _mm_cmpeq_epi64(one, zero), no_pair = _mm_cmpeq_epi64(pair, zero);                           \
+        const __m128i no_triple = _mm_cmpeq_epi64(triple, zero);                                                            \
+        ends = DLBF_CHOOSE(no_one, ends, _mm_slli_epi64(one, size));                                                        \
+        ends = DLBF_CHOOSE(no_pair, ends, _mm_slli_epi64(pair, 2 * (size)));                                                \
+        ends = DLBF_CHOOSE(no_triple, ends, _mm_slli_epi64(triple, 3 * (size)));                                            \
+        /* Less one for each that there is none of. */                                                                      \
+        length = _mm_add_epi64(length, _mm_slli_epi64(_mm_add_epi64(_mm_add_epi64(no_one, no_pair), no_triple), (size) / 2)); \
     } while (0)
-    DLBF_LONGER(5);
-    DLBF_LONGER(4);
-    DLBF_LONGER(3);
-    DLBF_LONGER(2);
-    DLBF_LONGER(1);
-    DLBF_LONGER(0);
+    DLBF_LONGER(four, eight, twelve, 4);
+    DLBF_LONGER(ones, two, three, 1);
 #undef DLBF_LONGER
-    return _mm_sub_epi64(length, _mm_cmpeq_epi64(ones, all)); /* 63 were found of 64 */
+#undef DLBF_CHOOSE
+    return length;
 }
 
 /* The same as dlbf_entropy for a key of which all bytes are 32 .. 127, none of them 32 times; else ~0.
@@ -330,58 +357,80 @@ DLBF_AVX512 static inline uint32_t dlbf_entropy_avx512(__m512i v, __mmask64 vali
     return (((tables->count_log_count[n] - (uint32_t)_mm512_reduce_add_epi64(total)) >> 12) * inverse) >> 20;
 }
 
-DLBF_AVX512 static void dlbf_lexical_avx512(const uint8_t *key, int32_t n, uint32_t split_byte, uint32_t needed,
-                                            const dlbf_lexical_tables *tables, uint16_t *out) {
-    const __mmask64 valid = ~0ull >> (64 - n);
+/* The values of a key of 1 to 64 bytes, a byte each (none exceeds 96), once in either half of the register; in
+ * `without_runs` all but the two longest runs, which take longer than the others. */
+DLBF_AVX512 DLBF_INLINE __m512i dlbf_lexical_bytes(const uint8_t *key, int32_t n, uint32_t split_byte, uint32_t needed,
+                                                   const dlbf_lexical_tables *tables, __m512i *without_runs) {
+    const uint64_t valid = ~0ull >> (64 - n);
     const __m512i v = _mm512_maskz_loadu_epi8(valid, key);
-    const __mmask64 beyond = _mm512_movepi8_mask(v), ascii = valid & ~beyond;
-    const __m512i odd = dlbf_planes_in_order(_mm512_maskz_permutex2var_epi8(
-        ascii, _mm512_loadu_si512(tables->odd), v, _mm512_loadu_si512(tables->odd + 64)));
-    const __m512i even = dlbf_planes_in_order(_mm512_maskz_permutex2var_epi8(
-        ascii, _mm512_loadu_si512(tables->even), v, _mm512_loadu_si512(tables->even + 64)));
+    const uint64_t beyond = _mm512_movepi8_mask(v);
     const uint64_t splits =
-        split_byte < 256 ? _mm512_mask_cmpeq_epi8_mask(valid, v, _mm512_set1_epi8((char)split_byte)) : 0;
+        split_byte < 256 ? _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8((char)split_byte)) & valid : 0;
     const uint64_t head = splits ? (splits - 1) & ~splits : valid;
 #define DLBF_ONES(x) ((uint64_t)_mm_popcnt_u64(x))
-    uint64_t digits, dots, hyphens, split = DLBF_ONES(head), shape, runs = 0, dot, slash;
-    __m512i counts;
-    uint64_t class_of[16];
-    _mm512_storeu_si512(class_of, odd);
-    _mm512_storeu_si512(class_of + 8, even);
-    dot = class_of[2];
-    slash = class_of[11];
-    digits = DLBF_ONES(class_of[0] & head);
+    const uint64_t split = DLBF_ONES(head);
+    uint64_t digit, dot, letter, slash, digits, dots, shape;
+    __m512i odd, even, values;
+    __m128i more;
+#define DLBF_LOOK_UP(mask, table) \
+    dlbf_planes_in_order(        \
+        _mm512_maskz_permutex2var_epi8(mask, _mm512_loadu_si512(table), v, _mm512_loadu_si512((table) + 64)))
+    odd = DLBF_LOOK_UP(valid, tables->odd);
+    even = DLBF_LOOK_UP(valid, tables->even);
+    if (dlbf_unlikely(beyond)) { /* else nothing waits for the mask */
+        odd = DLBF_LOOK_UP(valid & ~beyond, tables->odd);
+        even = DLBF_LOOK_UP(valid & ~beyond, tables->even);
+    }
+#undef DLBF_LOOK_UP
+    digit = (uint64_t)_mm_cvtsi128_si64(_mm512_castsi512_si128(odd));
+    dot = (uint64_t)_mm_cvtsi128_si64(_mm256_extracti128_si256(_mm512_castsi512_si256(odd), 1));
+    letter = (uint64_t)_mm_cvtsi128_si64(_mm512_castsi512_si128(even));
+    slash = (uint64_t)_mm_extract_epi64(_mm256_extracti128_si256(_mm512_castsi512_si256(even), 1), 1);
+    digits = DLBF_ONES(digit & head);
     dots = DLBF_ONES(dot & head);
-    hyphens = DLBF_ONES(class_of[3] & head);
-    shape = (dots == 3) & (digits >= 4) & (digits + dots == split);
-    if (needed & DLBF_NEED_SHORTENER) shape |= (uint64_t)dlbf_is_shortener(&tables->shorteners, key, (int32_t)split) << 16;
+    shape = (uint64_t)n | DLBF_ONES(beyond) << 8 | split << 16;
+    shape |= (uint64_t)((dots == 3) & (digits >= 4) & (digits + dots == split)) << 24;
+    if (needed & DLBF_NEED_SHORTENER) shape |= (uint64_t)dlbf_is_shortener(&tables->shorteners, key, (int32_t)split) << 32;
     if (needed & DLBF_NEED_SEGMENTS) {
         const uint64_t start = 64 - _lzcnt_u64(slash), after_dot = 64 - _lzcnt_u64(dot);
-        shape |= ((uint64_t)n - start) << 32;
+        shape |= ((uint64_t)n - start) << 40;
         shape |= (((uint64_t)n - after_dot) & (0 - (uint64_t)(after_dot > start))) << 48;
     }
     if (needed & DLBF_NEED_RUNS) {
-        const __m128i both = _mm_unpacklo_epi64(_mm512_castsi512_si128(odd), _mm512_castsi512_si128(even));
-        const __m128i longest = dlbf_longest_runs(both);
-        const uint64_t digit = class_of[0], letter = class_of[8];
         const uint64_t changed = (digit ^ (digit << 1)) | (letter ^ (letter << 1));
-        runs = (uint64_t)_mm_cvtsi128_si64(longest) | (uint64_t)_mm_extract_epi64(longest, 1) << 16;
-        runs |= (1 + DLBF_ONES(changed & valid & ~1ull)) << 32;
+        shape |= (1 + DLBF_ONES(changed & valid & ~1ull)) << 56;
     }
+    more = _mm_cvtsi64_si128((long long)shape);
     if (needed & DLBF_NEED_ENTROPY) {
         uint32_t entropy = dlbf_entropy_avx512(v, valid, n, tables);
         if (dlbf_unlikely(entropy == ~0u)) entropy = dlbf_entropy(key, n, tables);
-        runs |= (uint64_t)entropy << 48;
+        more = _mm_insert_epi64(more, (long long)entropy, 1);
     }
-    /* Values 0 to 15 in order, 32 bits each; letters are no value, and give their place to the length. */
-    counts = _mm512_or_si512(_mm512_mask_set1_epi64(_mm512_popcnt_epi64(even), 1, n),
-                             _mm512_slli_epi64(_mm512_popcnt_epi64(odd), 32));
-    if (dlbf_unlikely(beyond)) counts = _mm512_mask_set1_epi32(counts, 1 << 14, (int)DLBF_ONES(beyond));
-    _mm512_storeu_si512(out, _mm512_inserti64x4(
-                                 _mm512_castsi256_si512(_mm512_cvtepi32_epi16(counts)),
-                                 _mm256_set_epi64x(0, (long long)runs, (long long)shape,
-                                                   (long long)(split | dots << 16 | digits << 32 | hyphens << 48)), 1));
+    /* Of every class, a byte each: how many of the even value, of the odd one, and of that before the split.  Letters are no
+     * value, and their count (place 0) is not taken; place 7 is a zero. */
+    values = _mm512_permutex2var_epi8(
+        _mm512_ternarylogic_epi64(
+            _mm512_popcnt_epi64(even), _mm512_slli_epi64(_mm512_popcnt_epi64(odd), 8),
+            _mm512_slli_epi64(_mm512_popcnt_epi64(_mm512_and_si512(odd, _mm512_set1_epi64((long long)head))), 16), 0xFE),
+        _mm512_broadcast_i64x4(_mm256_setr_epi8(
+            64, 1, 8, 9, 16, 17, 24, 25, 32, 33, 40, 41, 48, 49, 65, 57, 66, 18, 2, 26, 67, 68, 69, 70, 7, 7, 71, 72, 7, 7, 7,
+            7)),
+        _mm512_zextsi128_si512(more));
+    *without_runs = values;
+    if (needed & DLBF_NEED_RUNS)
+        values = _mm512_mask_permutexvar_epi8(
+            values, 3ull << 24 | 3ull << 56, _mm512_set1_epi16(8 << 8),
+            _mm512_castsi128_si512(
+                dlbf_longest_runs(_mm_unpacklo_epi64(_mm512_castsi512_si128(odd), _mm512_castsi512_si128(even)))));
+    return values;
 #undef DLBF_ONES
+}
+
+DLBF_AVX512 static void dlbf_lexical_avx512(const uint8_t *key, int32_t n, uint32_t split_byte, uint32_t needed,
+                                            const dlbf_lexical_tables *tables, uint16_t *out) {
+    __m512i without_runs;
+    const __m512i bytes = dlbf_lexical_bytes(key, n, split_byte, needed, tables, &without_runs);
+    _mm512_storeu_si512(out, _mm512_cvtepu8_epi16(_mm512_castsi512_si256(bytes)));
 }
 
 /* The best that this processor has. */

@@ -40,6 +40,7 @@ cdef extern from "trees.h" nogil:
     enum:
         NODE_BYTES "DLBF_NODE_BYTES"
         LEAF "DLBF_LEAF"
+        COLUMN_KEYS "DLBF_COLUMN_KEYS"
 
     ctypedef struct Forest "dlbf_forest":
         uint32_t n_bytes
@@ -49,6 +50,20 @@ cdef extern from "trees.h" nogil:
     void fill_forest "dlbf_fill_forest"(uint8_t* out, const Forest* plan, const uint8_t* payload,
                                         const uint32_t* scratch) noexcept
     int32_t forest_sum "dlbf_forest_sum"(const Forest* forest, int way, const uint16_t* values) noexcept
+    bint forest_sum_of_key "dlbf_forest_sum_of_key"(const Forest* forest, const uint8_t* key, size_t n_bytes,
+                                                    uint32_t split_byte, uint32_t needed, const LexicalTables* tables,
+                                                    int32_t* sum) noexcept
+    ctypedef struct KeyWords "dlbf_key_words":
+        pass
+
+    # Sums of COLUMN_KEYS keys at once: all are put first.
+    bint has_columns "dlbf_has_columns"(const Forest* forest) noexcept
+    bint columns_put_key "dlbf_columns_put_key"(KeyWords* words, uint32_t i, const uint8_t* key, size_t n_bytes,
+                                                uint32_t split_byte, uint32_t needed,
+                                                const LexicalTables* tables) noexcept
+    void columns_put_values "dlbf_columns_put_values"(KeyWords* words, uint32_t i, const uint16_t* values) noexcept
+    void columns_sum "dlbf_columns_sum"(const Forest* forest, const KeyWords* words, int32_t bias,
+                                        int32_t* out) noexcept
     int32_t trees_sum "dlbf_trees_sum"(const uint8_t* payload, uint32_t n_trees, const uint16_t* values) noexcept
 
 cdef extern from "quadratic.h" nogil:
@@ -150,6 +165,9 @@ cdef inline int32_t model_score(const Model* model, const uint8_t* key, size_t n
         return model.bias + total - 8 * <int32_t>m
     if model.kind == MODEL_NONE:
         return 0
+    if model.forest != NULL and model.view == VIEW_LEXICAL and forest_sum_of_key(
+            model.forest, key, n_bytes, model.split_byte, model.needed, model.lexical, &total):
+        return model.bias + total
     model_values(model, key, n_bytes, values)
     return model_sum(model, values)
 

@@ -5,6 +5,7 @@ import numpy as np
 
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
+from libc.string cimport memcpy, memset
 
 from dlbf.kernels.features cimport (
     N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed, count_high, count_low,
@@ -35,6 +36,7 @@ cdef enum:
     ALIGNMENT = 64                       # of a forest, in bytes: no load from it lies across two lines of the cache
     BLOCK_KEYS = 32                      # keys whose values are found before any is summed
     INDEXED_KEYS = 16                    # keys whose indices are found before any weight is looked up
+    MIN_COLUMN_KEYS = 24                 # fewer are scored one by one
     MAX_SPREAD_LOG2 = 14                 # weights of four bits become bytes if they then stay in the first-level cache
 
 cdef int simd_wanted = 2
@@ -237,6 +239,29 @@ cdef void indexed_scores(const Model* model, const uint8_t** keys, const size_t*
         first += m
 
 
+cdef void column_scores(const Model* model, const uint8_t** keys, const size_t* n_bytes, Py_ssize_t n,
+                        int32_t* out) noexcept nogil:
+    """Scores by trees, 64 keys at a time; a few keys that are left over are not worth it."""
+    cdef KeyWords words
+    cdef uint16_t[ROOM_VALUES] values
+    cdef int32_t[COLUMN_KEYS] scores
+    cdef Py_ssize_t first = 0, i, m
+    memset(&words, 0, sizeof(words))
+    while n - first >= MIN_COLUMN_KEYS:
+        m = min(n - first, <Py_ssize_t>COLUMN_KEYS)
+        for i in range(m):
+            if model.view != VIEW_LEXICAL or not columns_put_key(
+                    &words, <uint32_t>i, keys[first + i], n_bytes[first + i], model.split_byte, model.needed,
+                    model.lexical):
+                model_values(model, keys[first + i], n_bytes[first + i], values)
+                columns_put_values(&words, <uint32_t>i, values)
+        columns_sum(model.forest, &words, model.bias, scores)
+        memcpy(out + first, scores, m * sizeof(int32_t))
+        first += m
+    for i in range(first, n):
+        out[i] = model_score(model, keys[i], n_bytes[i])
+
+
 cdef void model_scores(const Model* model, const uint8_t** keys, const size_t* n_bytes, Py_ssize_t n,
                        int32_t* out) noexcept nogil:
     """The scores of many keys.  Values of some keys first, then their sums: either alone keeps the processor busier."""
@@ -244,6 +269,9 @@ cdef void model_scores(const Model* model, const uint8_t** keys, const size_t* n
     cdef Py_ssize_t first = 0, i, m
     if model.indexed:
         indexed_scores(model, keys, n_bytes, n, out)
+        return
+    if model.forest != NULL and has_columns(model.forest):
+        column_scores(model, keys, n_bytes, n, out)
         return
     if model.kind != MODEL_TREES and model.kind != MODEL_QUADRATIC:
         for i in range(n):
