@@ -388,9 +388,9 @@ class Guard(Store):
             self._leave()
             raise
 
-    def _end_write(self, txn: Any) -> None:
+    def _end_write(self, txn: Any, clean: bool = False) -> None:
         try:
-            super()._end_write(txn)
+            super()._end_write(txn, clean)
         finally:
             self._leave()
 
@@ -640,6 +640,9 @@ class Guard(Store):
                 self.delete_many(keys)
 
     # --- where the data are
+
+    def _fetch_places(self, keys: list[bytes], places: Sequence[int], asked_at: int) -> list[bytes | None]:
+        return self._fetch_many([keys[i] for i in places])
 
     def _fetch_many(self, keys: list[bytes]) -> list[bytes | None]:
         return self.engine.get_many(keys)

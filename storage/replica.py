@@ -26,7 +26,7 @@ from dlbf.storage.layout import (
     Traffic,
     piece_key,
 )
-from dlbf.storage.longkeys import Databases
+from dlbf.storage.longkeys import Databases, count_keys
 
 __all__ = [
     "DAMAGE",
@@ -256,6 +256,10 @@ class Replica(ReplicaState):
         self.added, self.deleted = self.traffic.added, self.traffic.deleted
         if not self._replay(txn, now):
             raise Unusable("the journal does not continue the checkpoint; run rebuild()")
+        n_keys, n_known = count_keys(txn, self.dbs), len(self.filter)
+        if n_keys > n_known:
+            # A copy may count its transactions from 1 again, until another program's last one has the number of ours.
+            raise Unusable(f"the filter has {n_known} keys, the data {n_keys} (another program wrote); run rebuild()")
 
     def _read_filter(self, txn: Any, checkpoint: Checkpoint) -> tuple[Any, bytes]:
         where = f"{self.where}: filter of generation {checkpoint.generation}"

@@ -24,7 +24,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -674,9 +674,20 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _fetch_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Values from the data, all of one moment."""
-        dbs = self._dbs
         with self._reading() as txn:
-            return [txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key) for key in keys]
+            return self._values(txn, keys)
+
+    def _fetch_places(self, keys: list[bytes], places: Sequence[int], asked_at: int) -> list[bytes | None]:
+        """Values of the keys in those places; or of all, if the filter's answers were of another moment."""
+        with self._reading() as txn:
+            if txn.id() == asked_at:
+                keys = [keys[i] for i in places]
+            return self._values(txn, keys)
+
+    def _values(self, txn: Any, keys: list[bytes]) -> list[bytes | None]:
+        """The values that ``txn`` sees."""
+        dbs = self._dbs
+        return [txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key) for key in keys]
 
     def _fetch_one(self, key: bytes) -> bytes | None:
         """The value of a key from the data."""
@@ -813,12 +824,14 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._check_process()
         wanted = read_keys(keys)
         self._count(lookups=len(wanted))
-        maybe = self._ask_many(wanted)
+        maybe, asked_at = self._ask_many_at(wanted)
         out = [default] * len(wanted)
         places = range(len(wanted)) if maybe is None else maybe.nonzero()[0].tolist()
         found = 0
         if places:
-            values = self._fetch_many([wanted[i] for i in places])
+            values = self._fetch_places(wanted, places, asked_at)
+            if len(values) > len(places):
+                maybe, places = None, range(len(wanted))
             for i, value in zip(places, values, strict=True):
                 if value is not None:
                     out[i] = value
@@ -836,19 +849,24 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _ask_many(self, keys: list[bytes]) -> Any:
         """The filter's answers, None if it may not be asked."""
+        return self._ask_many_at(keys)[0]
+
+    def _ask_many_at(self, keys: list[bytes]) -> tuple[Any, int]:
+        """The same, and the transaction they are of."""
         if not self._is_current() and not self._refresh():
-            return None
+            return None, 0
         epoch = self.epoch
+        number = self._complete_for()
         filter = self._filter() if self._is_current() else None
         if filter is None:
-            return None
+            return None, 0
         answers = filter.contains_many(keys)
         if self.epoch == epoch:
-            return answers
+            return answers, number
         # The filter changed while it was being asked; between two changes of one transaction it may have lacked a key.
         with self._lock:
             filter = self._filter() if self._is_current() else None
-            return None if filter is None else filter.contains_many(keys)
+            return (None, 0) if filter is None else (filter.contains_many(keys), self._complete_for())
 
     def _set_slow(self, key: Key, value: bytes) -> None:
         with WriteTransaction(self) as txn:
@@ -1018,19 +1036,19 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                         self._watch_generation()
                         self._offer(replica.filter, replica.applied, replica.removed)
         except BaseException:
-            txn.abort()
+            self._abort(txn)
             raise
         return txn
 
     def _begin_write_again(self, txn: Any, number: int) -> Any:
         """After a full map: abort, make it larger, begin again; nobody else may have written in between."""
-        txn.abort()
+        self._abort(txn)
         info = self._env.info()
         self._resize(2 * info["map_size"])
         log.info("%s: the map has grown to %d bytes", self.path, 2 * info["map_size"])
         txn = self._begin_locked()
         if txn.id() != number:
-            txn.abort()
+            self._abort(txn)
             raise StoreError(
                 "another process wrote while the LMDB map was being made larger; nothing of this transaction has "
                 "been stored. "
@@ -1038,11 +1056,28 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             )
         return txn
 
-    def _end_write(self, txn: Any) -> None:
-        """The write transaction is over; if it was not committed it is undone."""
+    def _abort(self, txn: Any) -> None:
+        """Undo a write transaction.
+
+        py-lmdb waits there for a moment in which no thread of this process is in LMDB, and threads that read all the
+        time leave none: they are held meanwhile.
+        """
+        self._hold_reads(True)
+        try:
+            self._drop_live()
+            txn.abort()
+        finally:
+            self._hold_reads(False)
+
+    def _end_write(self, txn: Any, clean: bool = False) -> None:
+        """The write transaction is over; if it was not committed it is undone.  ``clean``: there is nothing to undo."""
         try:
             if txn is not None and self._env is not None and not self._was_forked():
-                txn.abort()
+                # To commit nothing does nothing, and waits for nobody.
+                if clean:
+                    txn.commit()
+                else:
+                    self._abort(txn)
         finally:
             self._writer = 0
             self._write_lock.release()

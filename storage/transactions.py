@@ -199,19 +199,20 @@ class WriteTransaction(PutPath, _View):
 
     def _put(self, key: bytes, value: bytes) -> bool:
         txn = self._txn
-        if txn is None:
-            self._live()
+        if txn is None or self._torn:
+            self._whole()
         self._dirty = True
+        self._torn = True
         if 0 < len(key) <= PLAIN_KEY_BYTES:
-            if txn.put(key, value, True, False, False, self._data):
-                self._log.added(key)
-                return True
-            txn.put(key, value, True, True, False, self._data)
-            return False
-        if put_long(txn, self._store._dbs, key, value):
+            new = txn.put(key, value, True, False, False, self._data)
+            if not new:
+                txn.put(key, value, True, True, False, self._data)
+        else:
+            new = put_long(txn, self._store._dbs, key, value)
+        if new:
             self._log.added(key)
-            return True
-        return False
+        self._torn = False
+        return bool(new)
 
     def delete(self, key: Key) -> bool:
         """Delete a key; True if it was there."""
@@ -224,7 +225,8 @@ class WriteTransaction(PutPath, _View):
             return self._again()
 
     def _delete(self, key: bytes) -> bool:
-        txn = self._live()
+        txn = self._whole()
+        self._torn = True
         if is_plain(key):
             found = bool(txn.delete(key, db=self._data))
         else:
@@ -232,7 +234,17 @@ class WriteTransaction(PutPath, _View):
         if found:
             self._dirty = True
             self._log.removed(key)
+        self._torn = False
         return found
+
+    def _whole(self) -> Any:
+        """LMDB's transaction, if it may go on: data and journal say the same."""
+        if self._torn:
+            raise StoreError(
+                "a change in this transaction was interrupted halfway, by an exception from a signal handler, say; it "
+                "can only be aborted. Run it again"
+            )
+        return self._live()
 
     def _again(self) -> bool:
         """Make the map larger and do everything again; the answer is that of the last change."""
@@ -244,7 +256,7 @@ class WriteTransaction(PutPath, _View):
             txn, self._txn = self._txn, None
             self._txn = self._store._begin_write_again(txn, self._id)
             self._log = OperationLog()
-            self._dirty = False
+            self._dirty = self._torn = False
             try:
                 for key, value in redo:
                     answer = self._delete(key) if value is None else self._put(key, value)
@@ -260,19 +272,27 @@ class WriteTransaction(PutPath, _View):
             raise KeyError(key)
 
     def commit(self) -> None:
-        """Make the changes visible to everybody, in every process."""
+        """Make the changes visible to everybody, in every process.
+
+        Raises
+        ------
+        StoreError
+            If a change was interrupted halfway, by an exception from a signal handler, say: nothing is stored then.
+        """
         self._live()
         n_operations = len(self._log)
-        while True:
-            try:
-                self._store._commit(self._txn, self._log, self._dirty)
-                break
-            except lmdb.MapFullError:
-                self._again()
-            except BaseException:
-                self._end()
-                raise
-        self._end()
+        try:
+            self._whole()
+            while True:
+                try:
+                    self._store._commit(self._txn, self._log, self._dirty)
+                    break
+                except lmdb.MapFullError:
+                    self._again()
+            if self._dirty:
+                self._txn = None
+        finally:
+            self._end()
         self._store._tend(n_operations)
 
     def abort(self) -> None:
@@ -285,7 +305,7 @@ class WriteTransaction(PutPath, _View):
         txn, self._txn = self._txn, None
         self._detach_put()
         self._redo = None
-        self._store._end_write(txn)
+        self._store._end_write(txn, not self._dirty and not self._torn)
 
     def __enter__(self) -> Self:
         return self

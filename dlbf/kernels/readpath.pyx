@@ -206,6 +206,10 @@ cdef class ReadPath:
         """The newest transaction id, or None where it cannot be seen."""
         return self._newest() if self.has_meta else None
 
+    def _complete_for(self):
+        """The transaction that what answers is complete for; meaningless while nothing answers."""
+        return self.current
+
     def _is_current(self):
         return bool(self._usable())
 
@@ -619,11 +623,16 @@ cdef class WritePath(ReadPath):
             txn = self.begin(*self.write_args)
             number = self.txn_id(txn)
             if self.current != number - 1 or replica.applied != number - 1 or tail.known != number - 1:
+                # Nothing has changed, so to commit does nothing; but unlike to abort it does not wait for readers.
+                self.txn_commit(txn)
+                txn = None
                 return -1
             reached("write-began")
             if value is None:
                 counts = self.txn_delete(txn, key)
                 if not counts:
+                    self.txn_commit(txn)
+                    txn = None
                     return 0
             else:
                 # Overwriting?  A key that is there costs a second call.
@@ -733,6 +742,7 @@ cdef class PutPath:
     cdef OperationLog plain_log
     cdef Py_ssize_t max_plain_bytes
     cdef public bint _dirty        # whether anything was written
+    cdef public bint _torn         # a change was begun and not ended: data and journal may not say the same
 
     def _attach_put(self, plain_put, OperationLog journal, full_error, Py_ssize_t max_plain_bytes):
         """Put keys of up to ``max_plain_bytes`` with ``plain_put``, and log those that are new."""
@@ -749,19 +759,22 @@ cdef class PutPath:
         """Store a value; True if the key is new."""
         cdef Py_ssize_t n
         if unlikely(
-            self.plain_put is None or not PyBytes_CheckExact(key) or not PyBytes_CheckExact(value)
+            self.plain_put is None or self._torn or not PyBytes_CheckExact(key) or not PyBytes_CheckExact(value)
         ):
             return self._put_slow(key, value)
         n = PyBytes_GET_SIZE(key)
         if unlikely(n == 0 or n > self.max_plain_bytes):
             return self._put_slow(key, value)
         self._dirty = True
+        self._torn = True
         try:
             # Overwriting?  A key that is there costs a second call, a new one the journal.
             if self.plain_put(key, value, True, False):
                 self.plain_log.added(<bytes>key)
+                self._torn = False
                 return True
             self.plain_put(key, value)
+            self._torn = False
             return False
         except self.full_error:
             return self._again()

@@ -1,0 +1,173 @@
+"""What becomes of a transaction, or a batch of reads, that something comes in between of."""
+
+import shutil
+import subprocess
+import sys
+import threading
+
+import lmdb
+import pytest
+
+from dlbf.errors import StoreError
+from dlbf.storage import Store, longkeys, steps
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "store", sync="none") as store:
+        yield store
+
+
+class Interrupting:
+    """A journal that is interrupted before it notes anything."""
+
+    nbytes = 0
+
+    def __len__(self):
+        return 0
+
+    def added(self, key):
+        raise TimeoutError
+
+    removed = added
+
+
+@pytest.mark.parametrize("key", ["a string", b"long" * 300, b""])
+@pytest.mark.parametrize("removal", [False, True])
+def test_commit_after_a_change_that_was_interrupted_stores_nothing(store, key, removal):
+    if removal:
+        store[key] = b"old"
+    txn = store.write()
+    txn.put(b"before", b"1")
+    txn._log = Interrupting()
+    with pytest.raises(TimeoutError):
+        txn.delete(key) if removal else txn.put(key, b"value")
+    with pytest.raises(StoreError, match="interrupted halfway"):
+        txn.commit()
+    assert dict(store) == ({key.encode() if isinstance(key, str) else key: b"old"} if removal else {})
+    store[b"after"] = b"2"
+    assert store.get(b"after") == b"2"
+    assert store.verify().ok
+
+
+def test_long_key_half_put_does_not_lend_its_node_to_the_next(store, monkeypatch):
+    def interrupt(*args):
+        raise TimeoutError
+
+    first, second = b"a" * 1500, b"b" * 1500
+    txn = store.write()
+    with monkeypatch.context() as patch:
+        patch.setattr(longkeys, "node_key", interrupt)
+        with pytest.raises(TimeoutError):
+            txn.put(first, b"1")
+    with pytest.raises(StoreError, match="interrupted halfway"):
+        txn.put(second, b"2")
+    txn.abort()
+    store[second] = b"2"
+    assert store.get(first) is None
+    assert store.delete(first) is False
+    assert store.get(second) == b"2"
+    assert store.verify().ok
+
+
+def test_commit_that_another_process_came_in_between_of_can_be_run_again(tmp_path):
+    path = tmp_path / "store"
+    program = "import sys; from dlbf.storage import Store; s = Store(sys.argv[1]); s[b'other'] = b'x'; s.close()"
+    with Store(path, sync="none", map_size=1 << 20) as store:
+        store[b"a"] = b"1"
+        resize = store._resize
+
+        def other_writes(size):
+            resize(size)
+            subprocess.run([sys.executable, "-c", program, path], check=True)
+
+        def full(name):
+            if name == "journal-written":
+                steps.set_hook(None)
+                raise lmdb.MapFullError("as LMDB says where its pages end")
+
+        store._resize = other_writes
+        steps.set_hook(full)
+        try:
+            with pytest.raises(StoreError, match="Run it again"), store.write() as txn:
+                txn.put(b"b", b"2")
+        finally:
+            steps.set_hook(None)
+            store._resize = resize
+        with store.write() as again:
+            again.put(b"b", b"2")
+        assert dict(store) == {b"a": b"1", b"b": b"2", b"other": b"x"}
+
+
+def test_get_many_is_of_one_moment_although_a_commit_comes_in_between(store):
+    store[b"old"] = b"0"
+    ask = store._ask_many_at
+
+    def ask_and_commit(keys):
+        answers = ask(keys)
+        store.update({b"old": b"1", b"new": b"1"})
+        return answers
+
+    store._ask_many_at = ask_and_commit
+    assert store.get_many([b"old", b"new"]) == [b"1", b"1"]
+
+
+@pytest.mark.parametrize("kind", ["delete", "setdefault", "abort"])
+def test_threads_that_read_do_not_keep_a_transaction_from_being_given_up(store, kind):
+    store.update((b"k%d" % i, b"v") for i in range(1000))
+    stop = threading.Event()
+
+    def read():
+        i = 0
+        while not stop.is_set():
+            i += 1
+            store.get(b"k%d" % (i % 1000))
+
+    def give_up():
+        for _ in range(5):
+            if kind == "delete":
+                assert not store.delete(b"absent")
+            elif kind == "setdefault":
+                assert store.setdefault(b"k1", b"") == b"v"
+            else:
+                txn = store.write()
+                txn.put(b"k1", b"w")
+                txn.abort()
+        done.set()
+
+    done = threading.Event()
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    writer = threading.Thread(target=give_up)
+    for thread in (*readers, writer):
+        thread.start()
+    try:
+        assert done.wait(20)
+    finally:
+        stop.set()
+        for thread in (*readers, writer):
+            thread.join()
+    assert store.get(b"k1") == b"v"
+
+
+def test_foreign_writes_in_a_compacted_copy_are_noticed_when_their_number_is_that_of_our_last_commit(tmp_path):
+    with Store(tmp_path / "store", sync="none") as store:
+        for i in range(30):
+            store[b"k%d" % i] = b"v"
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    with lmdb.open(str(tmp_path / "store"), max_dbs=9) as env:
+        newest = env.info()["last_txnid"]
+        env.copy(str(copy), compact=True)
+    shutil.copy(tmp_path / "store" / "secret.key", copy)
+    with lmdb.open(str(copy), max_dbs=9) as env:
+        data = env.open_db(b"data")
+        while env.info()["last_txnid"] < newest:
+            with env.begin(write=True, db=data) as txn:
+                txn.put(b"foreign %d" % env.info()["last_txnid"], b"v")
+    with Store(copy, sync="none") as store:
+        assert store.stats().state != "filtering"
+        assert len(list(store.keys(prefix=b"foreign"))) > 20
+        assert all(store.get(key) == b"v" for key in store)
+        store.rebuild()
+        assert store.stats().state == "filtering"
+        assert store.verify().ok
