@@ -152,8 +152,9 @@ class Guard(Store):
         generations.check_fpr(fpr)
         self.engine: Adapter = engine_for(engine)
         self._sync = sync == "full"
-        self._mutex = threading.RLock()
-        self._depth = 0
+        # Whether a change is under way is what this lock says itself, so that no interruption can make it wrong.
+        self._mutex: Any = threading.RLock()
+        self._txn: Any = None
         self._lock_file: LockFile | None = None
         self._opened = False
         self._scanned_identity = b""
@@ -200,8 +201,7 @@ class Guard(Store):
             self._opened = True
             self._check_engine(attach and not readonly, progress)
             if not readonly:
-                with self._guarded():
-                    pass  # what a dead writer left is settled now
+                self._alone(bool)  # what a dead writer left is settled now
         except BaseException:
             self._lock_file.close()
             if is_new and not self._lock_file.path.stat().st_size:
@@ -310,6 +310,9 @@ class Guard(Store):
                 self._withdraw()
                 self._replica._fail(Unusable(reason), txn)
             return
+        self._alone(self._mark_distrusted, reason)
+
+    def _mark_distrusted(self, reason: str) -> None:
         txn = self._begin_write()
         try:
             with self._lock:
@@ -319,80 +322,91 @@ class Guard(Store):
         finally:
             self._end_write(txn)
 
+    def close(self) -> None:
+        """Let go of the environment, not of the engine; a long journal is checkpointed first.  Twice is allowed."""
+        if self._env is not None and not self._was_forked():
+            self._refuse_within_change()
+        super().close()
+
     def _close(self) -> None:
         lock_file = self._lock_file
         if self._opened and not self._sync and not self.readonly and lock_file is not None:
             # Everything to disk, so that a power failure from now on is none of our business.
             with contextlib.suppress(Exception):
-                self._enter()
-                try:
-                    self._env.sync(True)
-                    lock_file.mark(lock_file.note.unsynced_boot, self._env.info()["last_txnid"])
-                finally:
-                    self._leave()
+                self._alone(self._mark_clean)
         super()._close()
         if lock_file is not None:
             lock_file.close()
 
+    def _mark_clean(self) -> None:
+        lock_file = self._lock_file
+        assert lock_file is not None
+        self._env.sync(True)
+        lock_file.mark(lock_file.note.unsynced_boot, self._env.info()["last_txnid"])
+
     # --- one writer at a time
 
-    def _enter(self) -> None:
-        """Become the writer; what a dead one left is settled first."""
+    def _alone(self, change: Callable[..., Any], *arguments: Any) -> Any:
+        """Do something as the writer, of whom there is one; what a dead one left is settled first.
+
+        The exception of a signal handler may come wherever a call has returned or a function of Python begins.  So
+        both locks are given back by compiled code that nothing of Python comes before.
+        """
         self._check_process()
         if self.readonly:
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
-        self._mutex.acquire()
-        self._depth += 1
-        if self._depth > 1:
-            return
+        self._refuse_within_change()
         lock_file = self._lock_file
         assert lock_file is not None
-        try:
-            lock_file.lock()
+        with self._mutex:
             try:
-                if lock_file.read() and lock_file.note.intent != NOTHING:
-                    self._resolve()
-                if not self._sync and (lock_file.note.unsynced_boot != self._boot or lock_file.note.clean_txn):
-                    assert self._boot is not None
-                    lock_file.mark(self._boot)
-                steps.reached("guard-locked")
-            except BaseException:
+                self._become_writer(lock_file)
+                return change(*arguments)
+            finally:
                 lock_file.unlock()
-                raise
-        except BaseException:
-            self._depth -= 1
-            self._mutex.release()
-            raise
 
-    def _leave(self) -> None:
-        self._depth -= 1
-        try:
-            if self._depth == 0 and self._lock_file is not None:
-                self._lock_file.unlock()
-        finally:
-            self._mutex.release()
+    def _refuse_within_change(self) -> None:
+        if self._mutex._is_owned():
+            raise StoreError(
+                "this thread is in the middle of a change through the guard; a signal handler or a finalizer, or the "
+                "engine itself, cannot make another one then. Do it later"
+            )
 
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
+    def _within(self, part: Callable[..., Any], *arguments: Any) -> Any:
+        """Do a part of a change, or the same by itself; whoever calls this knows which, and is no signal handler."""
+        return part(*arguments) if self._mutex._is_owned() else self._alone(part, *arguments)
+
+    def _become_writer(self, lock_file: LockFile) -> None:
+        lock_file.lock()
+        if self._writer:
+            # Every write transaction is begun and ended by the writer: this one's end was interrupted.
+            self._end_write(self._txn)
+        if lock_file.read() and lock_file.note.intent != NOTHING:
+            self._resolve()
+        if not self._sync and (lock_file.note.unsynced_boot != self._boot or lock_file.note.clean_txn):
+            assert self._boot is not None
+            lock_file.mark(self._boot)
+        steps.reached("guard-locked")
 
     def _begin_write(self) -> Any:
-        self._enter()
-        try:
-            return super()._begin_write()
-        except BaseException:
-            self._leave()
-            raise
+        assert self._mutex._is_owned(), "only the writer begins write transactions"
+        self._txn = super()._begin_write()
+        return self._txn
+
+    def _begin_write_again(self, txn: Any, number: int) -> Any:
+        self._txn = super()._begin_write_again(txn, number)
+        return self._txn
 
     def _end_write(self, txn: Any) -> None:
-        try:
-            super()._end_write(txn)
-        finally:
-            self._leave()
+        super()._end_write(txn)
+        self._txn = None
+
+    def _flush(self) -> None:
+        self._alone(super()._flush)
+
+    def checkpoint(self) -> None:
+        """Write the filter into the environment and shorten the journal, so that opening needs no replay."""
+        self._alone(super().checkpoint)
 
     # --- changes
 
@@ -400,8 +414,9 @@ class Guard(Store):
         """Journal that ``keys`` are added or removed; ``act`` is done between the note and the commit."""
         lock_file = self._lock_file
         assert lock_file is not None
-        txn = self._begin_write()
+        txn = None
         try:
+            txn = self._begin_write()
             while True:
                 number = txn.id()
                 operations = OperationLog()
@@ -423,7 +438,8 @@ class Guard(Store):
                 except lmdb.MapFullError:
                     txn = self._begin_write_again(txn, number)
         finally:
-            self._end_write(txn)
+            if self._writer:
+                self._end_write(txn)
         steps.reached("guard-journaled")
 
     def _settle(self, n_keys: int) -> None:
@@ -523,17 +539,15 @@ class Guard(Store):
         """
         if type(key) is not bytes:
             key = as_key(key)
-        value = as_value(value)
-        self._enter()
-        try:
-            exists = not new and self._exists(key)
-            steps.reached("guard-checked")
-            if exists:
-                self._store([], [key], lambda: self.engine.put(key, value))
-            else:
-                self._store([key], [], lambda: self.engine.put(key, value))
-        finally:
-            self._leave()
+        self._alone(self._put, key, as_value(value), new)
+
+    def _put(self, key: bytes, value: bytes, new: bool = False) -> None:
+        exists = not new and self._exists(key)
+        steps.reached("guard-checked")
+        if exists:
+            self._store([], [key], lambda: self.engine.put(key, value))
+        else:
+            self._store([key], [], lambda: self.engine.put(key, value))
 
     def __setitem__(self, key: Key, value: bytes) -> None:
         self.put(key, value)
@@ -546,30 +560,31 @@ class Guard(Store):
 
     def _update(self, items: Iterator[tuple[Key, bytes]]) -> None:
         while batch := {as_key(key): as_value(value) for key, value in islice(items, BATCH_KEYS)}:
-            with self._guarded():
-                keys = list(batch)
-                exists = self._existing(keys)
-                steps.reached("guard-checked")
-                new = [key for key, there in zip(keys, exists, strict=True) if not there]
-                old = [key for key, there in zip(keys, exists, strict=True) if there]
-                pairs = list(batch.items())
-                self._store(new, old, lambda: self.engine.put_many(pairs))  # noqa: B023
+            self._alone(self._put_batch, batch)
+
+    def _put_batch(self, batch: dict[bytes, bytes]) -> None:
+        keys = list(batch)
+        exists = self._existing(keys)
+        steps.reached("guard-checked")
+        new = [key for key, there in zip(keys, exists, strict=True) if not there]
+        old = [key for key, there in zip(keys, exists, strict=True) if there]
+        self._store(new, old, lambda: self.engine.put_many(list(batch.items())))
 
     def delete(self, key: Key) -> bool:
         """Delete a key; True if it was there."""
-        key = as_key(key)
-        with self._guarded():
-            if not self.engine.tells and not self._exists(key):
-                return False
-            return bool(self._delete_batch([key], checked=not self.engine.tells))
+        return bool(self._alone(self._delete, as_key(key)))
+
+    def _delete(self, key: bytes) -> bool:
+        if not self.engine.tells and not self._exists(key):
+            return False
+        return bool(self._delete_batch([key], checked=not self.engine.tells))
 
     def delete_many(self, keys: Iterable[Key]) -> int:
         """Delete many keys, in batches; returns how many were there."""
         source = iter(read_keys(keys))
         n_deleted = 0
         while batch := list(dict.fromkeys(islice(source, BATCH_KEYS))):
-            with self._guarded():
-                n_deleted += len(self._delete_batch(batch))
+            n_deleted += len(self._alone(self._delete_batch, batch))
         return n_deleted
 
     def _delete_batch(self, keys: list[bytes], checked: bool = False) -> list[bytes]:
@@ -615,29 +630,35 @@ class Guard(Store):
 
     def pop(self, key: Key, default: Any = Store._MISSING) -> Any:
         """Delete a key and return its value."""
-        with self._guarded():
-            value = self.get(key)
-            if value is not None and self.delete(key):
-                return value
+        value = self._alone(self._pop, as_key(key))
+        if value is not None:
+            return value
         if default is self._MISSING:
             raise KeyError(key)
         return default
 
+    def _pop(self, key: bytes) -> bytes | None:
+        value: bytes | None = self.get(key)
+        return value if value is not None and self._delete(key) else None
+
     def setdefault(self, key: Key, default: bytes = b"") -> bytes:
         """The value of a key, which is stored first if it is not there."""
-        default = as_value(default)
-        with self._guarded():
-            value = self.get(key)
-            if value is not None:
-                return bytes(value)
-            self.put(key, default)
-        return default
+        return bytes(self._alone(self._get_or_put, as_key(key), as_value(default)))
+
+    def _get_or_put(self, key: bytes, default: bytes) -> bytes:
+        value: bytes | None = self.get(key)
+        if value is None:
+            self._put(key, default)
+            return default
+        return value
 
     def clear(self) -> None:
         """Delete everything, in batches."""
-        with self._guarded():
-            while keys := list(islice(self.engine.scan(b""), BATCH_KEYS)):
-                self.delete_many(keys)
+        self._alone(self._clear)
+
+    def _clear(self) -> None:
+        while keys := list(dict.fromkeys(islice(self.engine.scan(b""), BATCH_KEYS))):
+            self._delete_batch(keys)
 
     # --- where the data are
 
@@ -690,8 +711,8 @@ class Guard(Store):
         return builder_for(self._dbs, filter, self.engine)
 
     def _step(self, builder: Builder, n_keys: int) -> tuple[int, int]:
-        with self._guarded():
-            return super()._step(builder, n_keys)
+        found: tuple[int, int] = self._within(super()._step, builder, n_keys)
+        return found
 
     def keys(  # type: ignore[override]
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
@@ -763,6 +784,7 @@ class Guard(Store):
         """
         self._check_process()
         if not self.readonly:
+            self._refuse_within_change()
             self._scanned_identity = self._identity()
             self._check_identity(self._scanned_identity)
         return super().rebuild(negatives, design, **options)
@@ -775,7 +797,7 @@ class Guard(Store):
             return prepared(txn, number)
 
         # A filter that only grows is for the engine it was for.
-        super()._switch(builder, prepared if prepare is None else prepare_all)
+        self._within(super()._switch, builder, prepared if prepare is None else prepare_all)
 
     def verify(self) -> Verification:
         """Read all keys of the engine and compare the filter with them; guarded writes wait meanwhile.
@@ -788,8 +810,8 @@ class Guard(Store):
         """
         if self.readonly:
             return super().verify()
-        with self._guarded():
-            return super().verify()
+        found: Verification = self._alone(super().verify)
+        return found
 
     def snapshot(self) -> Snapshot:
         """Not for guards: only the engine could keep a moment."""

@@ -27,7 +27,8 @@ import fcntl
 import os
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,6 +117,8 @@ class LockFile:
             status = os.fstat(self._fd)
             self._place = (status.st_dev, status.st_ino)
             _open_here[self._place] = os.getpid()
+        # Be the writer no more.  Compiled, so that no signal handler's exception comes before it has happened.
+        self.unlock: Callable[[], object] = partial(fcntl.lockf, self._fd, fcntl.LOCK_UN, 1, WRITER_BYTE)
         self._idle = b""
         self.note = Note()
         self.damaged = False
@@ -124,6 +127,7 @@ class LockFile:
         """Let go of the file and its locks."""
         if self._fd >= 0:
             with _opening:
+                self.unlock = bool
                 os.close(self._fd)
                 self._fd = -1
                 _open_here.pop(self._place, None)
@@ -144,11 +148,6 @@ class LockFile:
             self.read()
         finally:
             self.unlock()
-
-    def unlock(self) -> None:
-        """Be the writer no more."""
-        if self._fd >= 0:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, WRITER_BYTE)
 
     def join_users(self) -> None:
         """Tell others that this process has the guard open."""

@@ -17,6 +17,7 @@ import guard_engines
 import lmdb
 import pytest
 from conftest import url_keys
+from test_store_races import twins_of
 
 from dlbf.errors import StoreError
 from dlbf.storage import Guard, Store, generations, intents, replica
@@ -267,6 +268,147 @@ def test_engine_that_cannot_be_asked_keeps_the_note_for_later(tmp_path):
         engine.has_many = broken
         guard[b"b"] = b"1"
         assert guard.verify().ok
+
+
+# --- changes that are interrupted
+
+OTHER_CHANGES = {
+    "put": lambda guard, key: guard.put(key, b"3"),
+    "update": lambda guard, key: guard.update({key: b"3"}),
+    "delete": lambda guard, key: guard.delete(key),
+    "delete_many": lambda guard, key: guard.delete_many([key]),
+    "pop": lambda guard, key: guard.pop(key, None),
+    "setdefault": lambda guard, key: guard.setdefault(key, b"3"),
+    "clear": lambda guard, key: guard.clear(),
+    "checkpoint": lambda guard, key: guard.checkpoint(),
+    "flush": lambda guard, key: guard._flush(),
+    "verify": lambda guard, key: guard.verify(),
+    "rebuild": lambda guard, key: guard.rebuild(),
+    "close": lambda guard, key: guard.close(),
+}
+
+
+@pytest.mark.parametrize("inner", OTHER_CHANGES)
+@pytest.mark.parametrize("outer", ["put", "delete", "pop", "delete_many"])
+def test_change_in_the_middle_of_a_change_is_refused(tmp_path, outer, inner):
+    """As by a signal handler or a finalizer: the key was there when the outer one asked."""
+
+    class Hooked(Counting):
+        hook = None
+
+        def has(self, key):
+            found = super().has(key)
+            self.interrupt()
+            return found
+
+        def has_many(self, keys):
+            found = super().has_many(keys)
+            self.interrupt()
+            return found
+
+        def interrupt(self):
+            hook, self.hook = self.hook, None
+            if hook is not None:
+                hook()
+
+    engine = Hooked()
+    refusals = []
+
+    def interrupt():
+        assert guard.get(first) == b"1"  # reading is allowed
+        with pytest.raises(StoreError, match="in the middle of a change") as refusal:
+            OTHER_CHANGES[inner](guard, first)
+        refusals.append(refusal)
+
+    with open_guard(engine, tmp_path, fpr=0.1) as guard:
+        first, other = twins_of(guard._replica.filter)
+        guard.update({first: b"1", other: b"2"})
+        engine.hook = interrupt
+        OTHER_CHANGES[outer](guard, first)
+        assert len(refusals) == 1
+        assert guard.get(other) == b"2"
+        assert guard.verify() == type(guard.verify())(len(engine.mapping), 0, 0)
+        OTHER_CHANGES[inner](guard, first)  # later
+
+
+LOCK_WATCHER = """
+import fcntl
+from dlbf.storage.intents import WRITER_BYTE
+with open(sys.argv[2] + "/guard.lock", "r+b") as file:
+    for line in sys.stdin:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, WRITER_BYTE)
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, WRITER_BYTE)
+            print("free", flush=True)
+        except OSError:
+            print("held", flush=True)
+"""
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupted_at(number, files, change):
+    """Run ``change`` and raise where a signal handler could do so for the ``number``-th time in code of ``files``:
+    when a function of Python begins, or a compiled one has returned.  False if it came to its end before.
+    """
+    left = number
+
+    def profile(frame, event, argument):
+        nonlocal left
+        if event in ("call", "c_return") and frame.f_code.co_filename in files:
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                raise Interrupted
+
+    sys.setprofile(profile)
+    try:
+        change()
+        return False
+    except Interrupted:
+        return True
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda guard: guard.put(b"old", b"2"),
+        lambda guard: guard.put(b"new", b"1"),
+        lambda guard: guard.update({b"new": b"1", b"old": b"2"}),
+        lambda guard: guard.delete(b"old"),
+        lambda guard: guard.pop(b"old"),
+        lambda guard: guard.verify(),
+    ],
+    ids=["overwrite", "put", "update", "delete", "pop", "verify"],
+)
+def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change):
+    engine = Counting({b"old": b"1", b"other": b"1"})
+    files = {guard_module.__file__, intents.__file__}
+    taken = []
+    with open_guard(engine, tmp_path) as guard, spawn(LOCK_WATCHER, tmp_path) as watcher:
+        lock = guard._lock_file.lock
+        guard._lock_file.lock = lambda: (taken.append(1), lock())
+        number = 0
+        while interrupted_at(number, files, lambda: change(guard)):
+            number += 1
+            assert not guard._mutex._is_owned()
+            watcher.stdin.write("?\n")
+            watcher.stdin.flush()
+            assert watcher.stdout.readline() == "free\n", number
+            taken.clear()
+            guard[b"other"] = b"%d" % number
+            assert len(taken) == 1
+            assert {key: guard.get(key) for key in engine.mapping} == engine.mapping
+            assert guard.verify() == type(guard.verify())(len(engine.mapping), 0, 0), number
+            guard[b"old"] = b"1"
+            guard.delete(b"new")
+        assert number > 10
+        watcher.stdin.close()
+        assert watcher.wait(20) == 0
 
 
 # --- the note
