@@ -1021,6 +1021,76 @@ def test_sqlite_table_of_a_program_with_text_keys(tmp_path):
         assert (rows["ü"], rows["é7"], "é8" in rows) == (b"new", b"changed", False)
 
 
+@pytest.mark.parametrize(
+    ("statements", "text", "error"),
+    [
+        (["PRAGMA encoding = 'UTF-16le'", "CREATE TABLE t (key TEXT PRIMARY KEY, value)"], True, "UTF-8.*UTF-16le"),
+        (["CREATE TABLE t (key INTEGER PRIMARY KEY, value)"], True, "TEXT, found INTEGER"),
+        (["CREATE TABLE t (key REAL PRIMARY KEY, value)"], True, "TEXT, found REAL"),
+        (["CREATE TABLE t (key DATE PRIMARY KEY, value)"], False, "BLOB, found DATE; keep"),
+        (["CREATE TABLE t (key VARCHAR(9) PRIMARY KEY, value)"], False, "BLOB, found VARCHAR.*text=True"),
+        (["CREATE TABLE t (key TEXT COLLATE NOCASE PRIMARY KEY, value)"], True, "BINARY collation, found NOCASE"),
+        (["CREATE TABLE t (key TEXT COLLATE RTRIM UNIQUE, value)"], True, "BINARY collation, found RTRIM"),
+        (["CREATE TABLE t (key TEXT, value, PRIMARY KEY (key, value))"], True, "found none"),
+        (["CREATE TABLE t (key TEXT, value)", "CREATE UNIQUE INDEX i ON t (key) WHERE value"], True, "found none"),
+        (["CREATE TABLE t (name TEXT PRIMARY KEY, value)"], True, "column 'key', found name, value"),
+        (["CREATE TABLE t (key TEXT PRIMARY KEY, body)"], True, "column 'value', found key, body"),
+    ],
+)
+def test_sqlite_table_whose_keys_are_not_bytes_is_refused(statements, text, error):
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        with pytest.raises(StoreError, match=error):
+            SqliteEngine(connection, "t", text=text)
+
+
+@pytest.mark.parametrize(
+    ("statements", "text"),
+    [
+        (["PRAGMA encoding = 'UTF-16le'", "CREATE TABLE t (key BLOB PRIMARY KEY, value)"], False),
+        (["CREATE TABLE t (KEY PRIMARY KEY, value)"], False),
+        (["CREATE TABLE t (key PRIMARY KEY, value)"], True),
+        (["CREATE TABLE t (value, key VARCHAR(9) PRIMARY KEY)"], True),
+        (["CREATE TABLE t (key TEXT COLLATE NOCASE, value)", "CREATE UNIQUE INDEX i ON t (key COLLATE BINARY)"], True),
+        (["CREATE TABLE t (value PRIMARY KEY, key TEXT UNIQUE) WITHOUT ROWID"], True),
+    ],
+)
+def test_sqlite_table_whose_keys_are_bytes_is_taken(tmp_path, statements, text):
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        engine = SqliteEngine(connection, "t", text=text)
+        with open_guard(engine, tmp_path) as guard:
+            keys = [b"b", b"B", b"a", b"A ", b"A", b"_"]
+            guard.update((key, b"%d" % i) for i, key in enumerate(keys))
+            assert guard.get_many(keys) == [b"%d" % i for i in range(len(keys))]
+            assert list(guard) == sorted(keys)
+            assert list(guard.keys(start=b"B")) == sorted(keys)[2:]
+            assert guard.delete(b"b")
+            assert guard.get(b"B") == b"1"
+            assert guard.verify() == type(guard.verify())(5, 0, 0)
+
+
+def test_plyvel_order_of_its_own_counts_as_none(tmp_path):
+    plyvel = pytest.importorskip("plyvel")
+    backwards = {"comparator": lambda a, b: (a < b) - (a > b), "comparator_name": b"backwards"}
+    with contextlib.closing(plyvel.DB(str(tmp_path / "data"), create_if_missing=True, **backwards)) as database:
+        engine = LevelEngine(database)
+        assert not engine.ordered
+        assert not LevelEngine(database.prefixed_db(b"mine ")).ordered
+        with open_guard(engine, tmp_path / "g") as guard:
+            guard.update((b"%03d" % i, b"") for i in range(100, 200))
+            builder = guard._new_builder(generations.new_filter("auto", 1000, 0.01, guard._secret))
+            guard._step(builder, 50)
+            guard[b"199a"] = b""  # behind the walk, in this order
+            while not builder.done:
+                guard._step(builder, 50)
+            guard._switch(builder)
+            assert guard.verify() == type(guard.verify())(101, 0, 0)
+            assert sorted(guard.keys(start=b"150", stop=b"160")) == [b"%03d" % i for i in range(150, 160)]
+
+
 def test_sqlite_open_transaction_is_refused(tmp_path):
     with (
         contextlib.closing(sqlite3.connect(tmp_path / "db")) as connection,
