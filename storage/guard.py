@@ -20,6 +20,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from dlbf.storage import generations, journal, steps
 from dlbf.storage.build import Builder
 from dlbf.storage.engines import Adapter, engine_for
 from dlbf.storage.engines.building import builder_for
+from dlbf.storage.engines.late import LateKeys
 from dlbf.storage.intents import ADDING, LOCK_FILE, NO_BOOT, NOTHING, REMOVING, LockFile, Note, boot_id
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
@@ -155,6 +157,7 @@ class Guard(Store):
         # Whether a change is under way is what this lock says itself, so that no interruption can make it wrong.
         self._mutex: Any = threading.RLock()
         self._txn: Any = None
+        self._late = LateKeys()
         self._lock_file: LockFile | None = None
         self._opened = False
         self._scanned_identity = b""
@@ -410,29 +413,16 @@ class Guard(Store):
 
     # --- changes
 
-    def _journal(self, intent: int, keys: Sequence[bytes], act: Callable[[], object] | None = None) -> None:
-        """Journal that ``keys`` are added or removed; ``act`` is done between the note and the commit."""
-        lock_file = self._lock_file
-        assert lock_file is not None
+    def _transaction(self, prepare: Callable[[Any, int], OperationLog], write: Callable[[Any, int], None]) -> None:
+        """A write transaction; ``write`` may find the map full, and both are done again then."""
         txn = None
         try:
             txn = self._begin_write()
             while True:
                 number = txn.id()
-                operations = OperationLog()
-                for key in keys:
-                    if intent == ADDING:
-                        operations.added(key)
-                    else:
-                        operations.removed(key)
-                generation = self._replica.generation if self._replica.filter is not None else 0
-                lock_file.intend(intent, number, generation, keys if intent == REMOVING else ())
-                steps.reached("guard-intent-written")
-                if act is not None:
-                    act()
-                    act = None
-                    steps.reached("guard-engine-written")
+                operations = prepare(txn, number)
                 try:
+                    write(txn, number)
                     self._commit(txn, operations, True)
                     break
                 except lmdb.MapFullError:
@@ -440,7 +430,57 @@ class Guard(Store):
         finally:
             if self._writer:
                 self._end_write(txn)
+
+    def _journal(self, intent: int, keys: Sequence[bytes], act: Callable[[], object] | None = None) -> None:
+        """Journal that ``keys`` are added or removed; ``act`` is done between the note and the commit."""
+        lock_file = self._lock_file
+        assert lock_file is not None
+        acted = act is None
+
+        def prepare(txn: Any, number: int) -> OperationLog:
+            nonlocal acted
+            operations = OperationLog()
+            for key in keys:
+                if intent == ADDING:
+                    operations.added(key)
+                else:
+                    operations.removed(key)
+            generation = self._replica.generation if self._replica.filter is not None else 0
+            # The journal tells which keys are added, unless the commit makes a checkpoint: see _resolve.
+            lock_file.intend(intent, number, generation, keys if intent == REMOVING or self.engine.in_flight else ())
+            steps.reached("guard-intent-written")
+            if not acted:
+                assert act is not None
+                act()
+                acted = True
+                steps.reached("guard-engine-written")
+            return operations
+
+        self._transaction(prepare, lambda txn, number: None)
         steps.reached("guard-journaled")
+
+    def _late_keys(self, keys: Sequence[bytes]) -> frozenset[bytes]:
+        """Keys that are listed because their writes may still arrive, if any of ``keys`` may be among them."""
+        if not keys or not self.engine.in_flight:
+            return frozenset()
+        with self._reading() as txn:
+            return self._late.keys(txn, self._dbs)
+
+    def _remember(self, keys: Sequence[bytes]) -> None:
+        """List keys that the filter has entries for, and whose writes may still arrive."""
+        if keys:
+            self._transaction(
+                lambda txn, number: OperationLog(), lambda txn, number: self._late.add(txn, self._dbs, number, keys)
+            )
+
+    def _forget_late(self) -> None:
+        """Take keys from the list whose writes will not arrive any more."""
+        with self._reading() as txn:
+            has_old = self._late.has_old(txn, self._dbs)
+        if has_old:
+            self._transaction(
+                lambda txn, number: OperationLog(), lambda txn, number: self._late.forget_old(txn, self._dbs)
+            )
 
     def _settle(self, n_keys: int) -> None:
         """A change is complete."""
@@ -455,7 +495,9 @@ class Guard(Store):
         lock_file = self._lock_file
         assert lock_file is not None
         note = lock_file.note
-        if not self.engine.in_flight:
+        if self.engine.in_flight:
+            self._remember(self._announced(note))
+        else:
             doubtful = self._unfinished(note)
             try:
                 there = self.engine.has_many(doubtful) if doubtful else []
@@ -491,6 +533,19 @@ class Guard(Store):
             return []
         return [key for removal, key in operations_of(run[0][1]) if not removal]
 
+    def _announced(self, note: Note) -> list[bytes]:
+        """Keys that are certainly in the filter, and whose writes may still arrive."""
+        with self._reading() as txn:
+            if note.intent != ADDING or txn.id() < note.txn_id:
+                return []
+            if note.keys:
+                return list(note.keys)
+            try:
+                run = journal.read_run(txn, self._dbs, note.txn_id)
+                return [key for removal, key in operations_of(run[0][1]) if not removal] if run else []
+            except DlbfError:
+                return []
+
     def _existing(self, keys: list[bytes]) -> list[bool]:
         """Which keys are in the engine; those that the filter denies need no question."""
         maybe = self._ask_many(keys)
@@ -511,6 +566,10 @@ class Guard(Store):
 
     def _store(self, new: list[bytes], old: list[bytes], store: Callable[[], object]) -> None:
         """Let the engine store keys of which some are ``new``."""
+        late = self._late_keys(new)
+        if late:
+            old = [*old, *(key for key in new if key in late)]
+            new = [key for key in new if key not in late]
         if new:
             self._journal(ADDING, new)
         try:
@@ -518,10 +577,13 @@ class Guard(Store):
             steps.reached("guard-engine-written")
         except BaseException:
             with contextlib.suppress(Exception):
-                if self.engine.in_flight and old:
-                    # It may yet arrive, after a delete that is answered before it: one more entry, to be sure.
-                    self._journal(ADDING, old)
-                self._resolve()
+                if self.engine.in_flight:
+                    # It may yet arrive, an old key also after a delete that is answered before it.
+                    self._remember([*new, *old])
+                    assert self._lock_file is not None
+                    self._lock_file.settle()
+                else:
+                    self._resolve()
             raise
         if new:
             self._settle(len(new))
@@ -599,9 +661,10 @@ class Guard(Store):
             told = (engine.delete_many(keys) if keys else None) or []
             steps.reached("guard-engine-written")
             there = [key for key, yes in zip(keys, told, strict=True) if yes]
-            if there:
-                self._journal(REMOVING, there)
-                self._settle(len(there))
+            late = self._late_keys(there)
+            if gone := [key for key in there if key not in late]:
+                self._journal(REMOVING, gone)
+                self._settle(len(gone))
             return there
         there = keys
         if not checked:
@@ -615,13 +678,17 @@ class Guard(Store):
             if self._sync:
                 engine.sync()
 
+        late = self._late_keys(there)
+        if not (gone := [key for key in there if key not in late]):
+            act()
+            return there
         try:
-            self._journal(REMOVING, there, act)
+            self._journal(REMOVING, gone, act)
         except BaseException:
             with contextlib.suppress(Exception):
                 self._resolve()
             raise
-        self._settle(len(there))
+        self._settle(len(gone))
         return there
 
     def __delitem__(self, key: Key) -> None:
@@ -670,7 +737,7 @@ class Guard(Store):
 
     def _count_keys(self, txn: Any) -> int:
         count = self.engine.count()
-        return sum(1 for _ in self._scan_keys(txn)) if count is None else count
+        return sum(1 for _ in self._engine_keys()) if count is None else count
 
     def _known_keys(self, txn: Any) -> int:
         count = self.engine.count()
@@ -680,9 +747,16 @@ class Guard(Store):
 
     def _count_after(self, txn: Any, operations: OperationLog) -> int:
         filter = self._replica.filter
-        return operations.n_added + (len(filter) if filter is not None else self._count_keys(txn))
+        if filter is not None:
+            return operations.n_added + len(filter)
+        return operations.n_added + self._count_keys(txn) + len(self._late.keys(txn, self._dbs))
 
     def _scan_keys(self, txn: Any) -> Iterator[bytes]:
+        """The keys that the filter should know."""
+        late = self._late.keys(txn, self._dbs)
+        return chain((key for key in self._engine_keys() if key not in late), late) if late else self._engine_keys()
+
+    def _engine_keys(self) -> Iterator[bytes]:
         keys = self.engine.scan(b"")
         if not self.engine.repeats:
             return keys
@@ -700,7 +774,9 @@ class Guard(Store):
     def _keys_after(self, txn: Any, operations: OperationLog) -> Iterator[bytes]:
         # New keys are journaled before the engine has them.
         added = [key for removal, key in operations_of(operations.record(0, 0, 0)) if not removal]
-        return chain(self.engine.scan(b""), added)
+        late = self._late.keys(txn, self._dbs)
+        keys = chain(self.engine.scan(b""), added)
+        return chain((key for key in keys if key not in late), late) if late else keys
 
     def _key_batches(self, n_keys: int) -> Iterator[list[bytes]]:
         keys = self.engine.scan(b"")
@@ -708,7 +784,13 @@ class Guard(Store):
             yield part
 
     def _new_builder(self, filter: Any) -> Builder:
-        return builder_for(self._dbs, filter, self.engine)
+        self._within(self._forget_late)
+        with self._reading() as txn:
+            n_late = len(self._late.keys(txn, self._dbs))
+        if n_late:
+            # Nobody has counted them.
+            filter = generations.enlarged(filter, 1 + n_late / max(1, generations.capacity_of(filter)))
+        return builder_for(self._dbs, filter, self.engine, self._late)
 
     def _step(self, builder: Builder, n_keys: int) -> tuple[int, int]:
         found: tuple[int, int] = self._within(super()._step, builder, n_keys)
@@ -806,12 +888,18 @@ class Guard(Store):
         -------
         Verification
             ``missing`` keys were put into the engine behind the guard; ``extra`` entries belong to keys that died
-            with a process or expired. :meth:`rebuild` repairs both.
+            with a process or expired. :meth:`rebuild` repairs both.  An entry for a write that failed and may still
+            arrive is neither.
         """
-        if self.readonly:
-            return super().verify()
-        found: Verification = self._alone(super().verify)
-        return found
+        return self._verify() if self.readonly else self._alone(self._verify)
+
+    def _verify(self) -> Verification:
+        found = super().verify()
+        with self._reading() as txn:
+            late = list(self._late.keys(txn, self._dbs))
+        # They are in the filter for good reason, but not all of them in the engine.
+        n_absent = len(late) - sum(self.engine.has_many(late)) if late else 0
+        return replace(found, keys=found.keys - n_absent)
 
     def snapshot(self) -> Snapshot:
         """Not for guards: only the engine could keep a moment."""
