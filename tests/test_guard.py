@@ -1283,6 +1283,25 @@ def test_sqlite_autocommit_connection_works(tmp_path):
         assert guard.verify() == type(guard.verify())(1, 0, 0)
 
 
+def test_lmdb_order_of_its_own_counts_as_none_and_several_values_are_refused(tmp_path):
+    with lmdb.open(str(tmp_path / "data"), max_dbs=3, map_size=1 << 26, sync=False) as env:
+        with pytest.raises(StoreError, match="dupsort"):
+            LmdbEngine(env, env.open_db(b"several", dupsort=True))
+        assert not LmdbEngine(env, env.open_db(b"numbers", integerkey=True)).ordered
+        engine = LmdbEngine(env, env.open_db(b"backwards", reverse_key=True))
+        assert not engine.ordered
+        with open_guard(engine, tmp_path / "g") as guard:
+            guard.update((b"%03d" % i, b"") for i in range(100, 200))
+            builder = guard._new_builder(generations.new_filter("auto", 1000, 0.01, guard._secret))
+            guard._step(builder, 50)
+            guard[b"9990"] = b""  # behind the walk, in this order
+            while not builder.done:
+                guard._step(builder, 50)
+            guard._switch(builder)
+            assert guard.verify() == type(guard.verify())(101, 0, 0)
+            assert sorted(guard.keys(start=b"150", stop=b"160")) == [b"%03d" % i for i in range(150, 160)]
+
+
 def test_lmdb_environment_stays_its_programs(tmp_path):
     with lmdb.open(str(tmp_path / "data"), max_dbs=2, map_size=1 << 26) as env:
         db = env.open_db(b"names")
