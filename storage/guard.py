@@ -570,8 +570,13 @@ class Guard(Store):
         if late:
             old = [*old, *(key for key in new if key in late)]
             new = [key for key in new if key not in late]
+        lock_file = self._lock_file
+        assert lock_file is not None
         if new:
             self._journal(ADDING, new)
+        if old and self.engine.in_flight:
+            # Theirs may arrive late as well, after a delete by whoever comes next.
+            lock_file.intend(ADDING, lock_file.note.txn_id, lock_file.note.generation, [*new, *old])
         try:
             store()
             steps.reached("guard-engine-written")
@@ -580,13 +585,14 @@ class Guard(Store):
                 if self.engine.in_flight:
                     # It may yet arrive, an old key also after a delete that is answered before it.
                     self._remember([*new, *old])
-                    assert self._lock_file is not None
-                    self._lock_file.settle()
+                    lock_file.settle()
                 else:
                     self._resolve()
             raise
         if new:
             self._settle(len(new))
+        elif self.engine.in_flight:
+            lock_file.settle()
 
     def put(self, key: Key, value: bytes | bytearray | memoryview, new: bool = False) -> None:
         """Store a value.

@@ -15,7 +15,7 @@ what it is about to do; if it dies in between, the next one finds the note and a
                  56      8  u64   newest transaction that is on disk all the same (clean close); 0: not known
                  64      8  u64   bytes of keys that follow
                  72      -        keys being removed: u32 length, bytes (those being added are in the journal, and
-                                  here as well if their writes may arrive later)
+                                  here as well, with those overwritten, if their writes may arrive later)
 
 Integers are little-endian.  Nothing waits for the disk here, but for the boot mark: a note lost in a power failure
 costs an entry of the filter that belongs to no key until the next rebuild, nothing more.

@@ -325,22 +325,26 @@ def test_key_of_a_failed_put_has_one_entry_whatever_happens_to_it(tmp_path, tell
         assert guard.get(b"key") == b"late"
 
 
-def test_put_of_a_dead_process_that_arrives_after_a_new_filter_is_found(tmp_path):
+@pytest.mark.parametrize("keys", [[b"new"], [KEYS[0]], [KEYS[0], b"new", KEYS[1]]], ids=["new", "old", "both"])
+def test_put_of_a_dead_process_that_arrives_after_a_new_filter_is_found(tmp_path, keys):
     class Dying(Counting):
-        def put(self, key, value):
+        def put_many(self, items):
             shutil.copytree(tmp_path / "g", tmp_path / "left")  # what a process leaves that dies here
 
     engine = Dying(dict.fromkeys(KEYS, b"1"), in_flight=True)
     with open_guard(engine, tmp_path / "g") as guard:
-        guard[b"new"] = b"late"
+        guard.update(dict.fromkeys(keys, b"late"))
+        assert guard._late_keys([b""]) == set()
+        assert guard._lock_file.note.intent == intents.NOTHING
     for _ in range(2):
         with open_guard(engine, tmp_path / "left", attach=False) as guard:
             guard.rebuild(model=None)
-            assert guard.verify() == type(guard.verify())(len(KEYS), 0, 0)
-    engine.mapping[b"new"] = b"late"
+            guard.delete_many(keys)
+            assert guard.verify() == type(guard.verify())(len(set(KEYS) - set(keys)), 0, 0)
+    engine.mapping.update(dict.fromkeys(keys, b"late"))
     with open_guard(engine, tmp_path / "left", attach=False) as guard:
         assert guard.state == "filtering"
-        assert guard.get(b"new") == b"late"
+        assert [guard.get(key) for key in keys] == [b"late"] * len(keys)
 
 
 def test_late_keys_are_forgotten_after_a_day_and_when_there_are_too_many(tmp_path, monkeypatch, caplog):
@@ -552,8 +556,9 @@ def interrupted_at(number, files, change):
     ],
     ids=["overwrite", "put", "update", "delete", "pop", "verify"],
 )
-def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change):
-    engine = Counting({b"old": b"1", b"other": b"1"})
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change, in_flight):
+    engine = Counting({b"old": b"1", b"other": b"1"}, in_flight=in_flight)
     files = {guard_module.__file__, intents.__file__}
     taken = []
     with open_guard(engine, tmp_path) as guard, spawn(LOCK_WATCHER, tmp_path) as watcher:
@@ -570,7 +575,9 @@ def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change):
             guard[b"other"] = b"%d" % number
             assert len(taken) == 1
             assert {key: guard.get(key) for key in engine.mapping} == engine.mapping
-            assert guard.verify() == type(guard.verify())(len(engine.mapping), 0, 0), number
+            found = guard.verify()
+            assert (found.keys, found.missing) == (len(engine.mapping), 0)
+            assert found.extra == 0 or in_flight, number
             guard[b"old"] = b"1"
             guard.delete(b"new")
         assert number > 10
