@@ -20,6 +20,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from dlbf.storage import generations, journal, steps
 from dlbf.storage.build import Builder
 from dlbf.storage.engines import Adapter, engine_for
 from dlbf.storage.engines.building import builder_for
+from dlbf.storage.engines.late import LateKeys
 from dlbf.storage.intents import ADDING, LOCK_FILE, NO_BOOT, NOTHING, REMOVING, LockFile, Note, boot_id
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
@@ -152,8 +154,10 @@ class Guard(Store):
         generations.check_fpr(fpr)
         self.engine: Adapter = engine_for(engine)
         self._sync = sync == "full"
-        self._mutex = threading.RLock()
-        self._depth = 0
+        # Whether a change is under way is what this lock says itself, so that no interruption can make it wrong.
+        self._mutex: Any = threading.RLock()
+        self._txn: Any = None
+        self._late = LateKeys()
         self._lock_file: LockFile | None = None
         self._opened = False
         self._scanned_identity = b""
@@ -200,8 +204,7 @@ class Guard(Store):
             self._opened = True
             self._check_engine(attach and not readonly, progress)
             if not readonly:
-                with self._guarded():
-                    pass  # what a dead writer left is settled now
+                self._alone(bool)  # what a dead writer left is settled now
         except BaseException:
             self._lock_file.close()
             if is_new and not self._lock_file.path.stat().st_size:
@@ -310,6 +313,9 @@ class Guard(Store):
                 self._withdraw()
                 self._replica._fail(Unusable(reason), txn)
             return
+        self._alone(self._mark_distrusted, reason)
+
+    def _mark_distrusted(self, reason: str) -> None:
         txn = self._begin_write()
         try:
             with self._lock:
@@ -319,112 +325,162 @@ class Guard(Store):
         finally:
             self._end_write(txn)
 
+    def close(self) -> None:
+        """Let go of the environment, not of the engine; a long journal is checkpointed first.  Twice is allowed."""
+        if self._env is not None and not self._was_forked():
+            self._refuse_within_change()
+        super().close()
+
     def _close(self) -> None:
         lock_file = self._lock_file
         if self._opened and not self._sync and not self.readonly and lock_file is not None:
             # Everything to disk, so that a power failure from now on is none of our business.
             with contextlib.suppress(Exception):
-                self._enter()
-                try:
-                    self._env.sync(True)
-                    lock_file.mark(lock_file.note.unsynced_boot, self._env.info()["last_txnid"])
-                finally:
-                    self._leave()
+                self._alone(self._mark_clean)
         super()._close()
         if lock_file is not None:
             lock_file.close()
 
+    def _mark_clean(self) -> None:
+        lock_file = self._lock_file
+        assert lock_file is not None
+        self._env.sync(True)
+        lock_file.mark(lock_file.note.unsynced_boot, self._env.info()["last_txnid"])
+
     # --- one writer at a time
 
-    def _enter(self) -> None:
-        """Become the writer; what a dead one left is settled first."""
+    def _alone(self, change: Callable[..., Any], *arguments: Any) -> Any:
+        """Do something as the writer, of whom there is one; what a dead one left is settled first.
+
+        The exception of a signal handler may come wherever a call has returned or a function of Python begins.  So
+        both locks are given back by compiled code that nothing of Python comes before.
+        """
         self._check_process()
         if self.readonly:
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
-        self._mutex.acquire()
-        self._depth += 1
-        if self._depth > 1:
-            return
+        self._refuse_within_change()
         lock_file = self._lock_file
         assert lock_file is not None
-        try:
-            lock_file.lock()
+        with self._mutex:
             try:
-                if lock_file.read() and lock_file.note.intent != NOTHING:
-                    self._resolve()
-                if not self._sync and (lock_file.note.unsynced_boot != self._boot or lock_file.note.clean_txn):
-                    assert self._boot is not None
-                    lock_file.mark(self._boot)
-                steps.reached("guard-locked")
-            except BaseException:
+                self._become_writer(lock_file)
+                return change(*arguments)
+            finally:
                 lock_file.unlock()
-                raise
-        except BaseException:
-            self._depth -= 1
-            self._mutex.release()
-            raise
 
-    def _leave(self) -> None:
-        self._depth -= 1
-        try:
-            if self._depth == 0 and self._lock_file is not None:
-                self._lock_file.unlock()
-        finally:
-            self._mutex.release()
+    def _refuse_within_change(self) -> None:
+        if self._mutex._is_owned():
+            raise StoreError(
+                "this thread is in the middle of a change through the guard; a signal handler or a finalizer, or the "
+                "engine itself, cannot make another one then. Do it later"
+            )
 
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
+    def _within(self, part: Callable[..., Any], *arguments: Any) -> Any:
+        """Do a part of a change, or the same by itself; whoever calls this knows which, and is no signal handler."""
+        return part(*arguments) if self._mutex._is_owned() else self._alone(part, *arguments)
+
+    def _become_writer(self, lock_file: LockFile) -> None:
+        lock_file.lock()
+        if self._writer:
+            # Every write transaction is begun and ended by the writer: this one's end was interrupted.
+            self._end_write(self._txn)
+        if lock_file.read() and lock_file.note.intent != NOTHING:
+            self._resolve()
+        if not self._sync and (lock_file.note.unsynced_boot != self._boot or lock_file.note.clean_txn):
+            assert self._boot is not None
+            lock_file.mark(self._boot)
+        steps.reached("guard-locked")
 
     def _begin_write(self) -> Any:
-        self._enter()
-        try:
-            return super()._begin_write()
-        except BaseException:
-            self._leave()
-            raise
+        assert self._mutex._is_owned(), "only the writer begins write transactions"
+        self._txn = super()._begin_write()
+        return self._txn
+
+    def _begin_write_again(self, txn: Any, number: int) -> Any:
+        self._txn = super()._begin_write_again(txn, number)
+        return self._txn
 
     def _end_write(self, txn: Any, clean: bool = False) -> None:
-        try:
-            super()._end_write(txn, clean)
-        finally:
-            self._leave()
+        super()._end_write(txn, clean)
+        self._txn = None
+
+    def _flush(self) -> None:
+        self._alone(super()._flush)
+
+    def checkpoint(self) -> None:
+        """Write the filter into the environment and shorten the journal, so that opening needs no replay."""
+        self._alone(super().checkpoint)
 
     # --- changes
 
-    def _journal(self, intent: int, keys: Sequence[bytes], act: Callable[[], object] | None = None) -> None:
-        """Journal that ``keys`` are added or removed; ``act`` is done between the note and the commit."""
-        lock_file = self._lock_file
-        assert lock_file is not None
-        txn = self._begin_write()
+    def _transaction(self, prepare: Callable[[Any, int], OperationLog], write: Callable[[Any, int], None]) -> None:
+        """A write transaction; ``write`` may find the map full, and both are done again then."""
+        txn = None
         try:
+            txn = self._begin_write()
             while True:
                 number = txn.id()
-                operations = OperationLog()
-                for key in keys:
-                    if intent == ADDING:
-                        operations.added(key)
-                    else:
-                        operations.removed(key)
-                generation = self._replica.generation if self._replica.filter is not None else 0
-                lock_file.intend(intent, number, generation, keys if intent == REMOVING else ())
-                steps.reached("guard-intent-written")
-                if act is not None:
-                    act()
-                    act = None
-                    steps.reached("guard-engine-written")
+                operations = prepare(txn, number)
                 try:
+                    write(txn, number)
                     self._commit(txn, operations, True)
                     break
                 except lmdb.MapFullError:
                     txn = self._begin_write_again(txn, number)
         finally:
-            self._end_write(txn)
+            if self._writer:
+                self._end_write(txn)
+
+    def _journal(self, intent: int, keys: Sequence[bytes], act: Callable[[], object] | None = None) -> None:
+        """Journal that ``keys`` are added or removed; ``act`` is done between the note and the commit."""
+        lock_file = self._lock_file
+        assert lock_file is not None
+        acted = act is None
+
+        def prepare(txn: Any, number: int) -> OperationLog:
+            nonlocal acted
+            operations = OperationLog()
+            for key in keys:
+                if intent == ADDING:
+                    operations.added(key)
+                else:
+                    operations.removed(key)
+            generation = self._replica.generation if self._replica.filter is not None else 0
+            # The journal tells which keys are added, unless the commit makes a checkpoint: see _resolve.
+            lock_file.intend(intent, number, generation, keys if intent == REMOVING or self.engine.in_flight else ())
+            steps.reached("guard-intent-written")
+            if not acted:
+                assert act is not None
+                act()
+                acted = True
+                steps.reached("guard-engine-written")
+            return operations
+
+        self._transaction(prepare, lambda txn, number: None)
         steps.reached("guard-journaled")
+
+    def _late_keys(self, keys: Sequence[bytes]) -> frozenset[bytes]:
+        """Keys that are listed because their writes may still arrive, if any of ``keys`` may be among them."""
+        if not keys or not self.engine.in_flight:
+            return frozenset()
+        with self._reading() as txn:
+            return self._late.keys(txn, self._dbs)
+
+    def _remember(self, keys: Sequence[bytes]) -> None:
+        """List keys that the filter has entries for, and whose writes may still arrive."""
+        if keys:
+            self._transaction(
+                lambda txn, number: OperationLog(), lambda txn, number: self._late.add(txn, self._dbs, number, keys)
+            )
+
+    def _forget_late(self) -> None:
+        """Take keys from the list whose writes will not arrive any more."""
+        with self._reading() as txn:
+            has_old = self._late.has_old(txn, self._dbs)
+        if has_old:
+            self._transaction(
+                lambda txn, number: OperationLog(), lambda txn, number: self._late.forget_old(txn, self._dbs)
+            )
 
     def _settle(self, n_keys: int) -> None:
         """A change is complete."""
@@ -439,7 +495,9 @@ class Guard(Store):
         lock_file = self._lock_file
         assert lock_file is not None
         note = lock_file.note
-        if not self.engine.in_flight:
+        if self.engine.in_flight:
+            self._remember(self._announced(note))
+        else:
             doubtful = self._unfinished(note)
             try:
                 there = self.engine.has_many(doubtful) if doubtful else []
@@ -475,6 +533,19 @@ class Guard(Store):
             return []
         return [key for removal, key in operations_of(run[0][1]) if not removal]
 
+    def _announced(self, note: Note) -> list[bytes]:
+        """Keys that are certainly in the filter, and whose writes may still arrive."""
+        with self._reading() as txn:
+            if note.intent != ADDING or txn.id() < note.txn_id:
+                return []
+            if note.keys:
+                return list(note.keys)
+            try:
+                run = journal.read_run(txn, self._dbs, note.txn_id)
+                return [key for removal, key in operations_of(run[0][1]) if not removal] if run else []
+            except DlbfError:
+                return []
+
     def _existing(self, keys: list[bytes]) -> list[bool]:
         """Which keys are in the engine; those that the filter denies need no question."""
         maybe = self._ask_many(keys)
@@ -495,20 +566,33 @@ class Guard(Store):
 
     def _store(self, new: list[bytes], old: list[bytes], store: Callable[[], object]) -> None:
         """Let the engine store keys of which some are ``new``."""
+        late = self._late_keys(new)
+        if late:
+            old = [*old, *(key for key in new if key in late)]
+            new = [key for key in new if key not in late]
+        lock_file = self._lock_file
+        assert lock_file is not None
         if new:
             self._journal(ADDING, new)
+        if old and self.engine.in_flight:
+            # Theirs may arrive late as well, after a delete by whoever comes next.
+            lock_file.intend(ADDING, lock_file.note.txn_id, lock_file.note.generation, [*new, *old])
         try:
             store()
             steps.reached("guard-engine-written")
         except BaseException:
             with contextlib.suppress(Exception):
-                if self.engine.in_flight and old:
-                    # It may yet arrive, after a delete that is answered before it: one more entry, to be sure.
-                    self._journal(ADDING, old)
-                self._resolve()
+                if self.engine.in_flight:
+                    # It may yet arrive, an old key also after a delete that is answered before it.
+                    self._remember([*new, *old])
+                    lock_file.settle()
+                else:
+                    self._resolve()
             raise
         if new:
             self._settle(len(new))
+        elif self.engine.in_flight:
+            lock_file.settle()
 
     def put(self, key: Key, value: bytes | bytearray | memoryview, new: bool = False) -> None:
         """Store a value.
@@ -523,17 +607,15 @@ class Guard(Store):
         """
         if type(key) is not bytes:
             key = as_key(key)
-        value = as_value(value)
-        self._enter()
-        try:
-            exists = not new and self._exists(key)
-            steps.reached("guard-checked")
-            if exists:
-                self._store([], [key], lambda: self.engine.put(key, value))
-            else:
-                self._store([key], [], lambda: self.engine.put(key, value))
-        finally:
-            self._leave()
+        self._alone(self._put, key, as_value(value), new)
+
+    def _put(self, key: bytes, value: bytes, new: bool = False) -> None:
+        exists = not new and self._exists(key)
+        steps.reached("guard-checked")
+        if exists:
+            self._store([], [key], lambda: self.engine.put(key, value))
+        else:
+            self._store([key], [], lambda: self.engine.put(key, value))
 
     def __setitem__(self, key: Key, value: bytes) -> None:
         self.put(key, value)
@@ -546,30 +628,31 @@ class Guard(Store):
 
     def _update(self, items: Iterator[tuple[Key, bytes]]) -> None:
         while batch := {as_key(key): as_value(value) for key, value in islice(items, BATCH_KEYS)}:
-            with self._guarded():
-                keys = list(batch)
-                exists = self._existing(keys)
-                steps.reached("guard-checked")
-                new = [key for key, there in zip(keys, exists, strict=True) if not there]
-                old = [key for key, there in zip(keys, exists, strict=True) if there]
-                pairs = list(batch.items())
-                self._store(new, old, lambda: self.engine.put_many(pairs))  # noqa: B023
+            self._alone(self._put_batch, batch)
+
+    def _put_batch(self, batch: dict[bytes, bytes]) -> None:
+        keys = list(batch)
+        exists = self._existing(keys)
+        steps.reached("guard-checked")
+        new = [key for key, there in zip(keys, exists, strict=True) if not there]
+        old = [key for key, there in zip(keys, exists, strict=True) if there]
+        self._store(new, old, lambda: self.engine.put_many(list(batch.items())))
 
     def delete(self, key: Key) -> bool:
         """Delete a key; True if it was there."""
-        key = as_key(key)
-        with self._guarded():
-            if not self.engine.tells and not self._exists(key):
-                return False
-            return bool(self._delete_batch([key], checked=not self.engine.tells))
+        return bool(self._alone(self._delete, as_key(key)))
+
+    def _delete(self, key: bytes) -> bool:
+        if not self.engine.tells and not self._exists(key):
+            return False
+        return bool(self._delete_batch([key], checked=not self.engine.tells))
 
     def delete_many(self, keys: Iterable[Key]) -> int:
         """Delete many keys, in batches; returns how many were there."""
         source = iter(read_keys(keys))
         n_deleted = 0
         while batch := list(dict.fromkeys(islice(source, BATCH_KEYS))):
-            with self._guarded():
-                n_deleted += len(self._delete_batch(batch))
+            n_deleted += len(self._alone(self._delete_batch, batch))
         return n_deleted
 
     def _delete_batch(self, keys: list[bytes], checked: bool = False) -> list[bytes]:
@@ -584,9 +667,10 @@ class Guard(Store):
             told = (engine.delete_many(keys) if keys else None) or []
             steps.reached("guard-engine-written")
             there = [key for key, yes in zip(keys, told, strict=True) if yes]
-            if there:
-                self._journal(REMOVING, there)
-                self._settle(len(there))
+            late = self._late_keys(there)
+            if gone := [key for key in there if key not in late]:
+                self._journal(REMOVING, gone)
+                self._settle(len(gone))
             return there
         there = keys
         if not checked:
@@ -600,13 +684,17 @@ class Guard(Store):
             if self._sync:
                 engine.sync()
 
+        late = self._late_keys(there)
+        if not (gone := [key for key in there if key not in late]):
+            act()
+            return there
         try:
-            self._journal(REMOVING, there, act)
+            self._journal(REMOVING, gone, act)
         except BaseException:
             with contextlib.suppress(Exception):
                 self._resolve()
             raise
-        self._settle(len(there))
+        self._settle(len(gone))
         return there
 
     def __delitem__(self, key: Key) -> None:
@@ -615,29 +703,35 @@ class Guard(Store):
 
     def pop(self, key: Key, default: Any = Store._MISSING) -> Any:
         """Delete a key and return its value."""
-        with self._guarded():
-            value = self.get(key)
-            if value is not None and self.delete(key):
-                return value
+        value = self._alone(self._pop, as_key(key))
+        if value is not None:
+            return value
         if default is self._MISSING:
             raise KeyError(key)
         return default
 
+    def _pop(self, key: bytes) -> bytes | None:
+        value: bytes | None = self.get(key)
+        return value if value is not None and self._delete(key) else None
+
     def setdefault(self, key: Key, default: bytes = b"") -> bytes:
         """The value of a key, which is stored first if it is not there."""
-        default = as_value(default)
-        with self._guarded():
-            value = self.get(key)
-            if value is not None:
-                return bytes(value)
-            self.put(key, default)
-        return default
+        return bytes(self._alone(self._get_or_put, as_key(key), as_value(default)))
+
+    def _get_or_put(self, key: bytes, default: bytes) -> bytes:
+        value: bytes | None = self.get(key)
+        if value is None:
+            self._put(key, default)
+            return default
+        return value
 
     def clear(self) -> None:
         """Delete everything, in batches."""
-        with self._guarded():
-            while keys := list(islice(self.engine.scan(b""), BATCH_KEYS)):
-                self.delete_many(keys)
+        self._alone(self._clear)
+
+    def _clear(self) -> None:
+        while keys := list(dict.fromkeys(islice(self.engine.scan(b""), BATCH_KEYS))):
+            self._delete_batch(keys)
 
     # --- where the data are
 
@@ -652,7 +746,7 @@ class Guard(Store):
 
     def _count_keys(self, txn: Any) -> int:
         count = self.engine.count()
-        return sum(1 for _ in self._scan_keys(txn)) if count is None else count
+        return sum(1 for _ in self._engine_keys()) if count is None else count
 
     def _known_keys(self, txn: Any) -> int:
         count = self.engine.count()
@@ -662,9 +756,16 @@ class Guard(Store):
 
     def _count_after(self, txn: Any, operations: OperationLog) -> int:
         filter = self._replica.filter
-        return operations.n_added + (len(filter) if filter is not None else self._count_keys(txn))
+        if filter is not None:
+            return operations.n_added + len(filter)
+        return operations.n_added + self._count_keys(txn) + len(self._late.keys(txn, self._dbs))
 
     def _scan_keys(self, txn: Any) -> Iterator[bytes]:
+        """The keys that the filter should know."""
+        late = self._late.keys(txn, self._dbs)
+        return chain((key for key in self._engine_keys() if key not in late), late) if late else self._engine_keys()
+
+    def _engine_keys(self) -> Iterator[bytes]:
         keys = self.engine.scan(b"")
         if not self.engine.repeats:
             return keys
@@ -682,7 +783,9 @@ class Guard(Store):
     def _keys_after(self, txn: Any, operations: OperationLog) -> Iterator[bytes]:
         # New keys are journaled before the engine has them.
         added = [key for removal, key in operations_of(operations.record(0, 0, 0)) if not removal]
-        return chain(self.engine.scan(b""), added)
+        late = self._late.keys(txn, self._dbs)
+        keys = chain(self.engine.scan(b""), added)
+        return chain((key for key in keys if key not in late), late) if late else keys
 
     def _key_batches(self, n_keys: int) -> Iterator[list[bytes]]:
         keys = self.engine.scan(b"")
@@ -690,11 +793,17 @@ class Guard(Store):
             yield part
 
     def _new_builder(self, filter: Any) -> Builder:
-        return builder_for(self._dbs, filter, self.engine)
+        self._within(self._forget_late)
+        with self._reading() as txn:
+            n_late = len(self._late.keys(txn, self._dbs))
+        if n_late:
+            # Nobody has counted them.
+            filter = generations.enlarged(filter, 1 + n_late / max(1, generations.capacity_of(filter)))
+        return builder_for(self._dbs, filter, self.engine, self._late)
 
     def _step(self, builder: Builder, n_keys: int) -> tuple[int, int]:
-        with self._guarded():
-            return super()._step(builder, n_keys)
+        found: tuple[int, int] = self._within(super()._step, builder, n_keys)
+        return found
 
     def keys(  # type: ignore[override]
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
@@ -766,6 +875,7 @@ class Guard(Store):
         """
         self._check_process()
         if not self.readonly:
+            self._refuse_within_change()
             self._scanned_identity = self._identity()
             self._check_identity(self._scanned_identity)
         return super().rebuild(negatives, design, **options)
@@ -778,7 +888,7 @@ class Guard(Store):
             return prepared(txn, number)
 
         # A filter that only grows is for the engine it was for.
-        super()._switch(builder, prepared if prepare is None else prepare_all)
+        self._within(super()._switch, builder, prepared if prepare is None else prepare_all)
 
     def verify(self) -> Verification:
         """Read all keys of the engine and compare the filter with them; guarded writes wait meanwhile.
@@ -787,12 +897,18 @@ class Guard(Store):
         -------
         Verification
             ``missing`` keys were put into the engine behind the guard; ``extra`` entries belong to keys that died
-            with a process or expired. :meth:`rebuild` repairs both.
+            with a process or expired. :meth:`rebuild` repairs both.  An entry for a write that failed and may still
+            arrive is neither.
         """
-        if self.readonly:
-            return super().verify()
-        with self._guarded():
-            return super().verify()
+        return self._verify() if self.readonly else self._alone(self._verify)
+
+    def _verify(self) -> Verification:
+        found = super().verify()
+        with self._reading() as txn:
+            late = list(self._late.keys(txn, self._dbs))
+        # They are in the filter for good reason, but not all of them in the engine.
+        n_absent = len(late) - sum(self.engine.has_many(late)) if late else 0
+        return replace(found, keys=found.keys - n_absent)
 
     def snapshot(self) -> Snapshot:
         """Not for guards: only the engine could keep a moment."""

@@ -14,7 +14,8 @@ what it is about to do; if it dies in between, the next one finds the note and a
                  40     16  bytes boot of the machine in which transactions were not synced; zeros: none
                  56      8  u64   newest transaction that is on disk all the same (clean close); 0: not known
                  64      8  u64   bytes of keys that follow
-                 72      -        keys being removed: u32 length, bytes (those being added are in the journal)
+                 72      -        keys being removed: u32 length, bytes (those being added are in the journal, and
+                                  here as well, with those overwritten, if their writes may arrive later)
 
 Integers are little-endian.  Nothing waits for the disk here, but for the boot mark: a note lost in a power failure
 costs an entry of the filter that belongs to no key until the next rebuild, nothing more.
@@ -27,7 +28,8 @@ import fcntl
 import os
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,6 +118,8 @@ class LockFile:
             status = os.fstat(self._fd)
             self._place = (status.st_dev, status.st_ino)
             _open_here[self._place] = os.getpid()
+        # Be the writer no more.  Compiled, so that no signal handler's exception comes before it has happened.
+        self.unlock: Callable[[], object] = partial(fcntl.lockf, self._fd, fcntl.LOCK_UN, 1, WRITER_BYTE)
         self._idle = b""
         self.note = Note()
         self.damaged = False
@@ -124,6 +128,7 @@ class LockFile:
         """Let go of the file and its locks."""
         if self._fd >= 0:
             with _opening:
+                self.unlock = bool
                 os.close(self._fd)
                 self._fd = -1
                 _open_here.pop(self._place, None)
@@ -144,11 +149,6 @@ class LockFile:
             self.read()
         finally:
             self.unlock()
-
-    def unlock(self) -> None:
-        """Be the writer no more."""
-        if self._fd >= 0:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, WRITER_BYTE)
 
     def join_users(self) -> None:
         """Tell others that this process has the guard open."""

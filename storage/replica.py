@@ -19,6 +19,7 @@ from dlbf.storage.layout import (
     CHECKPOINT_KEY,
     FLAG_OMITTED,
     FLAG_REMOVED,
+    GUARD_KEY,
     PIECE_BYTES,
     STATE_BROKEN,
     TRAFFIC_KEY,
@@ -257,7 +258,7 @@ class Replica(ReplicaState):
         if not self._replay(txn, now):
             raise Unusable("the journal does not continue the checkpoint; run rebuild()")
         n_keys, n_known = count_keys(txn, self.dbs), len(self.filter)
-        if n_keys > n_known:
+        if n_keys > n_known and txn.get(GUARD_KEY, db=self.dbs.meta) is None:
             # A copy may count its transactions from 1 again, until another program's last one has the number of ours.
             raise Unusable(f"the filter has {n_known} keys, the data {n_keys} (another program wrote); run rebuild()")
 

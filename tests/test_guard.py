@@ -17,8 +17,10 @@ import guard_engines
 import lmdb
 import pytest
 from conftest import url_keys
+from test_store_races import twins_of
 
 from dlbf.errors import StoreError
+from dlbf.kernels.hashing import checksum64
 from dlbf.storage import Guard, Store, generations, intents, replica
 from dlbf.storage import guard as guard_module
 from dlbf.storage.engines import (
@@ -31,6 +33,7 @@ from dlbf.storage.engines import (
     RocksEngine,
     SqliteEngine,
     engine_for,
+    late,
 )
 from dlbf.storage.engines.building import OrderedBuilder, UnorderedBuilder
 
@@ -226,8 +229,9 @@ def test_failing_put_never_loses_the_key_and_a_local_one_leaves_nothing(tmp_path
         assert {key: guard.get(key) for key in engine.mapping} == engine.mapping
         found = guard.verify()
         assert found.missing == 0
-        # A remote one may yet do it: "new" stays announced, and "old" gets one more entry.
-        assert found.extra == (0 if not in_flight else 2 if when == "before" else 1)
+        # A remote one may yet do it: "new" stays announced, and "old" keeps its entry when it is deleted.
+        assert found == type(found)(len(engine.mapping), 0, 0)
+        assert guard._late_keys([b""]) == ({b"new", b"old"} if in_flight else set())
         if in_flight:
             engine.mapping[b"new"] = b"late"  # here it comes
             assert guard.get(b"new") == b"late"
@@ -253,6 +257,174 @@ def test_failing_delete_never_loses_a_key(tmp_path, when, in_flight):
         assert guard.get(b"other") == b"1"
 
 
+# --- writes that arrive after they have failed
+
+
+def renewed(guard, how):
+    """Give the guard a new filter."""
+    before = guard.stats().generation
+    if how == "grow":
+        guard.update((b"more %d" % i, b"") for i in range(3000))
+    elif how == "grow in steps":
+        for i in range(0, 3000, 30):
+            guard.update((b"more %d" % j, b"") for j in range(i, i + 30))
+    else:
+        guard.rebuild(model=None)
+    assert guard.stats().generation > before
+
+
+def fail(engine, change):
+    engine.fail = "before"
+    with pytest.raises(OSError, match="no"):
+        change()
+    engine.fail = None
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("how", ["grow", "grow in steps", "rebuild"])
+def test_failed_put_that_arrives_after_a_new_filter_is_found(tmp_path, how, ordered):
+    engine = Counting(dict.fromkeys(KEYS, b"1"), in_flight=True, ordered=ordered)
+    with open_guard(engine, tmp_path, fpr=0.001) as guard:
+        fail(engine, lambda: guard.put(b"new", b"late"))
+        fail(engine, lambda: guard.update({KEYS[0]: b"late", b"newer": b"late"}))
+        assert guard.verify() == type(guard.verify())(len(KEYS), 0, 0)
+        renewed(guard, how)
+        assert guard.verify() == type(guard.verify())(len(engine.mapping), 0, 0)
+        assert guard.delete(KEYS[0])
+        renewed(guard, "rebuild")
+        assert guard.verify() == type(guard.verify())(len(engine.mapping), 0, 0)
+    with open_guard(engine, tmp_path, attach=False) as guard:
+        assert guard.state == "filtering"
+        for key in (b"new", b"newer", KEYS[0]):
+            assert guard.get(key) is None
+            engine.mapping[key] = b"late"  # here it comes
+            assert guard.get(key) == b"late"
+        assert guard.verify() == type(guard.verify())(len(engine.mapping), 0, 0)
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_key_of_a_failed_put_has_one_entry_whatever_happens_to_it(tmp_path, tells):
+    class Telling(Counting):
+        def delete_many(self, keys):
+            return [self.mapping.pop(key, None) is not None for key in keys]
+
+    engine = Telling(in_flight=True)
+    engine.tells = tells
+    with open_guard(engine, tmp_path) as guard:
+        fail(engine, lambda: guard.put(b"key", b"late"))
+        for i in range(20):
+            guard[b"key"] = b"%d" % i
+            assert guard.get(b"key") == b"%d" % i
+            assert guard.delete(b"key")
+            guard.put(b"key", b"", new=True)
+            guard.update({b"key": b"1", b"%d" % i: b"1"})
+            assert guard.delete_many([b"key", b"%d" % i]) == 2
+            assert guard.verify() == type(guard.verify())(0, 0, 0)
+        guard.clear()
+        engine.mapping[b"key"] = b"late"
+        assert guard.get(b"key") == b"late"
+
+
+@pytest.mark.parametrize("keys", [[b"new"], [KEYS[0]], [KEYS[0], b"new", KEYS[1]]], ids=["new", "old", "both"])
+def test_put_of_a_dead_process_that_arrives_after_a_new_filter_is_found(tmp_path, keys):
+    class Dying(Counting):
+        def put_many(self, items):
+            shutil.copytree(tmp_path / "g", tmp_path / "left")  # what a process leaves that dies here
+
+    engine = Dying(dict.fromkeys(KEYS, b"1"), in_flight=True)
+    with open_guard(engine, tmp_path / "g") as guard:
+        guard.update(dict.fromkeys(keys, b"late"))
+        assert guard._late_keys([b""]) == set()
+        assert guard._lock_file.note.intent == intents.NOTHING
+    for _ in range(2):
+        with open_guard(engine, tmp_path / "left", attach=False) as guard:
+            guard.rebuild(model=None)
+            guard.delete_many(keys)
+            assert guard.verify() == type(guard.verify())(len(set(KEYS) - set(keys)), 0, 0)
+    engine.mapping.update(dict.fromkeys(keys, b"late"))
+    with open_guard(engine, tmp_path / "left", attach=False) as guard:
+        assert guard.state == "filtering"
+        assert [guard.get(key) for key in keys] == [b"late"] * len(keys)
+
+
+def test_late_keys_are_forgotten_after_a_day_and_when_there_are_too_many(tmp_path, monkeypatch, caplog):
+    engine = Counting(dict.fromkeys(KEYS, b"1"), in_flight=True)
+    monkeypatch.setattr(late, "MAX_KEYS", 3)
+    with open_guard(engine, tmp_path) as guard:
+        for key in (b"a", b"b", b"c", b"a"):
+            fail(engine, lambda key=key: guard.put(key, b""))
+        assert guard._late_keys([b""]) == {b"a", b"b", b"c"}
+        assert not caplog.messages
+        fail(engine, lambda: guard.update({b"d": b"", b"e": b""}))
+        assert guard._late_keys([b""]) == {b"a", b"d", b"e"}
+        assert "more than 3 writes" in caplog.text
+        assert guard.verify().extra == 2
+        now = time.time()
+        monkeypatch.setattr(late.time, "time", lambda: now + late.MAX_SECONDS + 10)
+        fail(engine, lambda: guard.put(b"f", b""))
+        assert guard._late_keys([b""]) == {b"f"}
+        monkeypatch.setattr(late.time, "time", lambda: now + 2 * late.MAX_SECONDS + 30)
+        guard.rebuild(model=None)
+        assert guard._late_keys([b""]) == set()
+        assert guard.verify() == type(guard.verify())(len(KEYS), 0, 0)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_late_keys_that_come_and_go_during_a_walk_are_not_missed(tmp_path, monkeypatch, ordered):
+    monkeypatch.setattr(late, "MAX_KEYS", 4)
+    rng = random.Random(3)
+    engine = Counting(dict.fromkeys(sorted(KEYS), b"1"), in_flight=True, ordered=ordered)
+    with open_guard(engine, tmp_path, fpr=0.1) as guard:
+        fail(engine, lambda: guard.put(min(KEYS), b""))
+        for _ in range(4):
+            builder = guard._new_builder(generations.new_filter("auto", 4000, 0.1, guard._secret))
+            for _ in range(20):
+                guard._step(builder, 20)
+                for key in rng.sample(KEYS, 3):
+                    fail(engine, lambda key=key: guard.put(key, b""))
+                    guard.delete(key)
+                listed = guard._late_keys([b""])
+                for key in rng.sample(sorted(listed), 2):
+                    engine.mapping[key] = b"late"
+            while not builder.done:
+                guard._step(builder, 50)
+            assert builder.restarts > 0
+            guard._switch(builder)
+            assert guard.verify().missing == 0
+            assert {key: guard.get(key) for key in engine.mapping} == engine.mapping
+
+
+def test_many_late_keys_of_a_small_engine_find_room(tmp_path):
+    engine = Counting(in_flight=True)
+    with open_guard(engine, tmp_path) as guard:
+        engine.put_many = lambda items: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            guard.update((b"%d" % i, b"") for i in range(8000))
+        renewed(guard, "rebuild")
+        assert guard.verify() == type(guard.verify())(0, 0, 0)
+
+
+def test_record_of_a_late_key_golden_bytes_and_damage(tmp_path, monkeypatch):
+    monkeypatch.setattr(late.time, "time", lambda: 1_700_000_000.5)
+    engine = Counting(in_flight=True)
+    with open_guard(engine, tmp_path) as guard:
+        fail(engine, lambda: guard.put(b"key", b""))
+        number = guard.stats().last_txn
+    with lmdb.open(str(tmp_path), max_dbs=9) as env:
+        db = env.open_db(b"data")
+        with env.begin(write=True, db=db) as txn:
+            [(place, value)] = list(txn.cursor())
+            assert place == struct.pack(">QI", number, 0)
+            assert value[8:] == struct.pack("<Q", 1_700_000_000) + b"key"
+            assert value[:8] == checksum64(value[8:]).to_bytes(8, "little")
+            txn.put(place, value[:-1])
+    monkeypatch.undo()
+    with open_guard(engine, tmp_path) as guard:
+        assert guard._late_keys([b""]) == set()
+        fail(engine, lambda: guard.put(b"other", b""))
+        assert guard._late_keys([b""]) == {b"other"}
+
+
 def test_engine_that_cannot_be_asked_keeps_the_note_for_later(tmp_path):
     engine = Counting({b"old": b"1"})
     with open_guard(engine, tmp_path) as guard:
@@ -267,6 +439,150 @@ def test_engine_that_cannot_be_asked_keeps_the_note_for_later(tmp_path):
         engine.has_many = broken
         guard[b"b"] = b"1"
         assert guard.verify().ok
+
+
+# --- changes that are interrupted
+
+OTHER_CHANGES = {
+    "put": lambda guard, key: guard.put(key, b"3"),
+    "update": lambda guard, key: guard.update({key: b"3"}),
+    "delete": lambda guard, key: guard.delete(key),
+    "delete_many": lambda guard, key: guard.delete_many([key]),
+    "pop": lambda guard, key: guard.pop(key, None),
+    "setdefault": lambda guard, key: guard.setdefault(key, b"3"),
+    "clear": lambda guard, key: guard.clear(),
+    "checkpoint": lambda guard, key: guard.checkpoint(),
+    "flush": lambda guard, key: guard._flush(),
+    "verify": lambda guard, key: guard.verify(),
+    "rebuild": lambda guard, key: guard.rebuild(),
+    "close": lambda guard, key: guard.close(),
+}
+
+
+@pytest.mark.parametrize("inner", OTHER_CHANGES)
+@pytest.mark.parametrize("outer", ["put", "delete", "pop", "delete_many"])
+def test_change_in_the_middle_of_a_change_is_refused(tmp_path, outer, inner):
+    """As by a signal handler or a finalizer: the key was there when the outer one asked."""
+
+    class Hooked(Counting):
+        hook = None
+
+        def has(self, key):
+            found = super().has(key)
+            self.interrupt()
+            return found
+
+        def has_many(self, keys):
+            found = super().has_many(keys)
+            self.interrupt()
+            return found
+
+        def interrupt(self):
+            hook, self.hook = self.hook, None
+            if hook is not None:
+                hook()
+
+    engine = Hooked()
+    refusals = []
+
+    def interrupt():
+        assert guard.get(first) == b"1"  # reading is allowed
+        with pytest.raises(StoreError, match="in the middle of a change") as refusal:
+            OTHER_CHANGES[inner](guard, first)
+        refusals.append(refusal)
+
+    with open_guard(engine, tmp_path, fpr=0.1) as guard:
+        first, other = twins_of(guard._replica.filter)
+        guard.update({first: b"1", other: b"2"})
+        engine.hook = interrupt
+        OTHER_CHANGES[outer](guard, first)
+        assert len(refusals) == 1
+        assert guard.get(other) == b"2"
+        assert guard.verify() == type(guard.verify())(len(engine.mapping), 0, 0)
+        OTHER_CHANGES[inner](guard, first)  # later
+
+
+LOCK_WATCHER = """
+import fcntl
+from dlbf.storage.intents import WRITER_BYTE
+with open(sys.argv[2] + "/guard.lock", "r+b") as file:
+    for line in sys.stdin:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, WRITER_BYTE)
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, WRITER_BYTE)
+            print("free", flush=True)
+        except OSError:
+            print("held", flush=True)
+"""
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupted_at(number, files, change):
+    """Run ``change`` and raise where a signal handler could do so for the ``number``-th time in code of ``files``:
+    when a function of Python begins, or a compiled one has returned.  False if it came to its end before.
+    """
+    left = number
+
+    def profile(frame, event, argument):
+        nonlocal left
+        if event in ("call", "c_return") and frame.f_code.co_filename in files:
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                raise Interrupted
+
+    sys.setprofile(profile)
+    try:
+        change()
+        return False
+    except Interrupted:
+        return True
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda guard: guard.put(b"old", b"2"),
+        lambda guard: guard.put(b"new", b"1"),
+        lambda guard: guard.update({b"new": b"1", b"old": b"2"}),
+        lambda guard: guard.delete(b"old"),
+        lambda guard: guard.pop(b"old"),
+        lambda guard: guard.verify(),
+    ],
+    ids=["overwrite", "put", "update", "delete", "pop", "verify"],
+)
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change, in_flight):
+    engine = Counting({b"old": b"1", b"other": b"1"}, in_flight=in_flight)
+    files = {guard_module.__file__, intents.__file__}
+    taken = []
+    with open_guard(engine, tmp_path) as guard, spawn(LOCK_WATCHER, tmp_path) as watcher:
+        lock = guard._lock_file.lock
+        guard._lock_file.lock = lambda: (taken.append(1), lock())
+        number = 0
+        while interrupted_at(number, files, lambda: change(guard)):
+            number += 1
+            assert not guard._mutex._is_owned()
+            watcher.stdin.write("?\n")
+            watcher.stdin.flush()
+            assert watcher.stdout.readline() == "free\n", number
+            taken.clear()
+            guard[b"other"] = b"%d" % number
+            assert len(taken) == 1
+            assert {key: guard.get(key) for key in engine.mapping} == engine.mapping
+            found = guard.verify()
+            assert (found.keys, found.missing) == (len(engine.mapping), 0)
+            assert found.extra == 0 or in_flight, number
+            guard[b"old"] = b"1"
+            guard.delete(b"new")
+        assert number > 10
+        watcher.stdin.close()
+        assert watcher.wait(20) == 0
 
 
 # --- the note
@@ -879,6 +1195,76 @@ def test_sqlite_table_of_a_program_with_text_keys(tmp_path):
         assert (rows["ü"], rows["é7"], "é8" in rows) == (b"new", b"changed", False)
 
 
+@pytest.mark.parametrize(
+    ("statements", "text", "error"),
+    [
+        (["PRAGMA encoding = 'UTF-16le'", "CREATE TABLE t (key TEXT PRIMARY KEY, value)"], True, "UTF-8.*UTF-16le"),
+        (["CREATE TABLE t (key INTEGER PRIMARY KEY, value)"], True, "TEXT, found INTEGER"),
+        (["CREATE TABLE t (key REAL PRIMARY KEY, value)"], True, "TEXT, found REAL"),
+        (["CREATE TABLE t (key DATE PRIMARY KEY, value)"], False, "BLOB, found DATE; keep"),
+        (["CREATE TABLE t (key VARCHAR(9) PRIMARY KEY, value)"], False, "BLOB, found VARCHAR.*text=True"),
+        (["CREATE TABLE t (key TEXT COLLATE NOCASE PRIMARY KEY, value)"], True, "BINARY collation, found NOCASE"),
+        (["CREATE TABLE t (key TEXT COLLATE RTRIM UNIQUE, value)"], True, "BINARY collation, found RTRIM"),
+        (["CREATE TABLE t (key TEXT, value, PRIMARY KEY (key, value))"], True, "found none"),
+        (["CREATE TABLE t (key TEXT, value)", "CREATE UNIQUE INDEX i ON t (key) WHERE value"], True, "found none"),
+        (["CREATE TABLE t (name TEXT PRIMARY KEY, value)"], True, "column 'key', found name, value"),
+        (["CREATE TABLE t (key TEXT PRIMARY KEY, body)"], True, "column 'value', found key, body"),
+    ],
+)
+def test_sqlite_table_whose_keys_are_not_bytes_is_refused(statements, text, error):
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        with pytest.raises(StoreError, match=error):
+            SqliteEngine(connection, "t", text=text)
+
+
+@pytest.mark.parametrize(
+    ("statements", "text"),
+    [
+        (["PRAGMA encoding = 'UTF-16le'", "CREATE TABLE t (key BLOB PRIMARY KEY, value)"], False),
+        (["CREATE TABLE t (KEY PRIMARY KEY, value)"], False),
+        (["CREATE TABLE t (key PRIMARY KEY, value)"], True),
+        (["CREATE TABLE t (value, key VARCHAR(9) PRIMARY KEY)"], True),
+        (["CREATE TABLE t (key TEXT COLLATE NOCASE, value)", "CREATE UNIQUE INDEX i ON t (key COLLATE BINARY)"], True),
+        (["CREATE TABLE t (value PRIMARY KEY, key TEXT UNIQUE) WITHOUT ROWID"], True),
+    ],
+)
+def test_sqlite_table_whose_keys_are_bytes_is_taken(tmp_path, statements, text):
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        engine = SqliteEngine(connection, "t", text=text)
+        with open_guard(engine, tmp_path) as guard:
+            keys = [b"b", b"B", b"a", b"A ", b"A", b"_"]
+            guard.update((key, b"%d" % i) for i, key in enumerate(keys))
+            assert guard.get_many(keys) == [b"%d" % i for i in range(len(keys))]
+            assert list(guard) == sorted(keys)
+            assert list(guard.keys(start=b"B")) == sorted(keys)[2:]
+            assert guard.delete(b"b")
+            assert guard.get(b"B") == b"1"
+            assert guard.verify() == type(guard.verify())(5, 0, 0)
+
+
+def test_plyvel_order_of_its_own_counts_as_none(tmp_path):
+    plyvel = pytest.importorskip("plyvel")
+    backwards = {"comparator": lambda a, b: (a < b) - (a > b), "comparator_name": b"backwards"}
+    with contextlib.closing(plyvel.DB(str(tmp_path / "data"), create_if_missing=True, **backwards)) as database:
+        engine = LevelEngine(database)
+        assert not engine.ordered
+        assert not LevelEngine(database.prefixed_db(b"mine ")).ordered
+        with open_guard(engine, tmp_path / "g") as guard:
+            guard.update((b"%03d" % i, b"") for i in range(100, 200))
+            builder = guard._new_builder(generations.new_filter("auto", 1000, 0.01, guard._secret))
+            guard._step(builder, 50)
+            guard[b"199a"] = b""  # behind the walk, in this order
+            while not builder.done:
+                guard._step(builder, 50)
+            guard._switch(builder)
+            assert guard.verify() == type(guard.verify())(101, 0, 0)
+            assert sorted(guard.keys(start=b"150", stop=b"160")) == [b"%03d" % i for i in range(150, 160)]
+
+
 def test_sqlite_open_transaction_is_refused(tmp_path):
     with (
         contextlib.closing(sqlite3.connect(tmp_path / "db")) as connection,
@@ -902,6 +1288,25 @@ def test_sqlite_autocommit_connection_works(tmp_path):
         guard.update({b"a": b"1", b"b": b"2"})
         del guard[b"a"]
         assert guard.verify() == type(guard.verify())(1, 0, 0)
+
+
+def test_lmdb_order_of_its_own_counts_as_none_and_several_values_are_refused(tmp_path):
+    with lmdb.open(str(tmp_path / "data"), max_dbs=3, map_size=1 << 26, sync=False) as env:
+        with pytest.raises(StoreError, match="dupsort"):
+            LmdbEngine(env, env.open_db(b"several", dupsort=True))
+        assert not LmdbEngine(env, env.open_db(b"numbers", integerkey=True)).ordered
+        engine = LmdbEngine(env, env.open_db(b"backwards", reverse_key=True))
+        assert not engine.ordered
+        with open_guard(engine, tmp_path / "g") as guard:
+            guard.update((b"%03d" % i, b"") for i in range(100, 200))
+            builder = guard._new_builder(generations.new_filter("auto", 1000, 0.01, guard._secret))
+            guard._step(builder, 50)
+            guard[b"9990"] = b""  # behind the walk, in this order
+            while not builder.done:
+                guard._step(builder, 50)
+            guard._switch(builder)
+            assert guard.verify() == type(guard.verify())(101, 0, 0)
+            assert sorted(guard.keys(start=b"150", stop=b"160")) == [b"%03d" % i for i in range(150, 160)]
 
 
 def test_lmdb_environment_stays_its_programs(tmp_path):

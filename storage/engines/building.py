@@ -6,6 +6,8 @@ An ordered engine is walked like a store: operations on keys behind the position
 In an engine without order nobody knows whether a key has been passed, so keys that the journal names are set aside,
 and at the end the engine is asked for each.  One that was passed before it was deleted stays in the filter: an entry
 for nothing.
+
+Keys whose writes may still arrive (:mod:`dlbf.storage.engines.late`) are passed over and added at the end, each once.
 """
 
 from collections.abc import Iterator
@@ -14,24 +16,63 @@ from typing import Any
 from dlbf.kernels.journal import operations
 from dlbf.storage.build import Builder
 from dlbf.storage.engines.base import Adapter
+from dlbf.storage.engines.late import LateKeys
 from dlbf.storage.longkeys import Databases
 
 __all__ = ["OrderedBuilder", "UnorderedBuilder", "builder_for"]
 
 
-def builder_for(dbs: Databases, filter: Any, engine: Adapter) -> Builder:
+def builder_for(dbs: Databases, filter: Any, engine: Adapter, late: LateKeys) -> Builder:
     """The builder that suits an engine."""
-    return (OrderedBuilder if engine.ordered else UnorderedBuilder)(dbs, filter, engine)
+    return (OrderedBuilder if engine.ordered else UnorderedBuilder)(dbs, filter, engine, late)
 
 
-class OrderedBuilder(Builder):
-    """Walks through an engine whose keys come in order."""
+class EngineBuilder(Builder):
+    """Walks through an engine."""
 
-    def __init__(self, dbs: Databases, filter: Any, engine: Adapter) -> None:
+    def __init__(self, dbs: Databases, filter: Any, engine: Adapter, late: LateKeys) -> None:
         super().__init__(dbs, filter)
         self.engine = engine
+        self.late = late
+        # All that were listed at a step of the walk: it has passed over them, or met them too early.
+        self._awaited: set[bytes] = set()
+
+    def restart(self) -> None:
+        """Begin again, with the same filter."""
+        super().restart()
+        self._awaited = set()
+
+    def catch_up(self, txn: Any, now: int) -> bool:
+        """Apply the journal up to transaction ``now``; False if the walk had to be begun again."""
+        if not self.done and not self._awaited <= self.late.keys(txn, self.dbs):
+            # One is listed no more: it may have arrived, or the journal may remove it, and it is not in the filter yet.
+            return self._begin_again(now)
+        return super().catch_up(txn, now)
+
+    def _on_time(self, txn: Any, keys: Iterator[bytes]) -> Iterator[bytes]:
+        late = self.late.keys(txn, self.dbs)
+        self._awaited |= late
+        return (key for key in keys if key not in late) if late else keys
+
+    def _walk(self, txn: Any, n_keys: int) -> int:
+        was_done = self.done
+        passed = super()._walk(txn, n_keys)
+        if self.done and not was_done:
+            self.filter.update(list(self._rest(self._awaited | self.late.keys(txn, self.dbs))))
+        return passed
+
+    def _rest(self, late: set[bytes]) -> set[bytes]:
+        """What belongs into the filter and was not met, with the ``late`` keys."""
+        return late
+
+
+class OrderedBuilder(EngineBuilder):
+    """Walks through an engine whose keys come in order."""
 
     def _ahead(self, txn: Any) -> Iterator[bytes]:
+        return self._on_time(txn, self._behind_position())
+
+    def _behind_position(self) -> Iterator[bytes]:
         keys = self.engine.scan(self.position or b"")
         first = next(keys, None)
         if first is not None and (self.position is None or first != self.position):
@@ -39,12 +80,11 @@ class OrderedBuilder(Builder):
         yield from keys
 
 
-class UnorderedBuilder(Builder):
+class UnorderedBuilder(EngineBuilder):
     """Walks through an engine whose keys come in any order."""
 
-    def __init__(self, dbs: Databases, filter: Any, engine: Adapter) -> None:
-        super().__init__(dbs, filter)
-        self.engine = engine
+    def __init__(self, dbs: Databases, filter: Any, engine: Adapter, late: LateKeys) -> None:
+        super().__init__(dbs, filter, engine, late)
         self._keys: Iterator[bytes] | None = None
         # Keys that the journal has named since the walk began; True: added last.
         self._touched: dict[bytes, bool] = {}
@@ -68,15 +108,12 @@ class UnorderedBuilder(Builder):
     def _ahead(self, txn: Any) -> Iterator[bytes]:
         if self._keys is None:
             self._keys = self.engine.scan(b"")
-        return (key for key in self._keys if key not in self._touched)
+        return self._on_time(txn, (key for key in self._keys if key not in self._touched))
 
-    def _walk(self, txn: Any, n_keys: int) -> int:
-        was_done = self.done
-        passed = super()._walk(txn, n_keys)
-        if self.done and not was_done:
-            touched = list(self._touched)
-            there = self.engine.has_many(touched) if touched else []
-            # What was announced last may still be on its way.
-            late = self.engine.in_flight
-            self.filter.update([k for k, yes in zip(touched, there, strict=True) if yes or (late and self._touched[k])])
-        return passed
+    def _rest(self, late: set[bytes]) -> set[bytes]:
+        touched = [key for key in self._touched if key not in late]
+        there = self.engine.has_many(touched) if touched else []
+        # What was announced last may still be on its way.
+        in_flight = self.engine.in_flight
+        met = {k for k, yes in zip(touched, there, strict=True) if yes or (in_flight and self._touched[k])}
+        return late | met

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from dlbf.errors import StoreError
 from dlbf.storage.engines.base import Adapter
 
 __all__ = ["LmdbEngine"]
@@ -16,6 +17,7 @@ class LmdbEngine(Adapter):
     environment : lmdb.Environment
     database : bytes or handle, optional
         A named database, made if it does not exist, or what ``open_db`` returned; by default the unnamed one.
+        Not one with ``dupsort``; one with ``reverse_key`` or ``integerkey`` counts as without order.
 
     Examples
     --------
@@ -27,12 +29,21 @@ class LmdbEngine(Adapter):
     (b'1', None, [b'a'])
     """
 
-    ordered = True
     in_flight = False
 
     def __init__(self, environment: Any, database: Any = None) -> None:
         self.environment = environment
         self.db = environment.open_db(database) if isinstance(database, bytes) else database
+        flags: dict[str, bool] = {}
+        if self.db is not None:
+            with environment.begin() as txn:
+                flags = self.db.flags(txn)
+        if flags.get("dupsort"):
+            raise StoreError(
+                "expected an LMDB database with one value for each key, found one with dupsort=True; a guard is a "
+                "mapping, so keep its data in a database without"
+            )
+        self.ordered = not (flags.get("reverse_key") or flags.get("integerkey"))
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
@@ -66,10 +77,10 @@ class LmdbEngine(Adapter):
                 txn.delete(key)
 
     def scan(self, start: bytes) -> Iterator[bytes]:
-        """The keys of this moment, in order."""
+        """The keys of this moment; from ``start`` on if they are in the order of bytes."""
         with self.environment.begin(db=self.db) as txn:
             cursor = txn.cursor()
-            if cursor.set_range(start) if start else cursor.first():
+            if cursor.set_range(start) if start and self.ordered else cursor.first():
                 yield from cursor.iternext(values=False)
 
     def count(self) -> int | None:

@@ -10,6 +10,14 @@ from dlbf.storage.engines.base import Adapter
 __all__ = ["SqliteEngine"]
 
 
+def affinity(declared: str) -> str:
+    """What SQLite turns values of a column into, by the rules for its declared type."""
+    for kind, parts in {"INTEGER": ("INT",), "TEXT": ("CHAR", "CLOB", "TEXT"), "BLOB": ("BLOB",)}.items():
+        if any(part in declared.upper() for part in parts):
+            return kind
+    return "NUMERIC" if declared else "BLOB"
+
+
 class SqliteEngine(Adapter):
     """A table with a unique key column; it is made if it does not exist.
 
@@ -21,6 +29,12 @@ class SqliteEngine(Adapter):
         Names of the table and its columns.
     text : bool
         Keys are TEXT (UTF-8), not BLOB.
+
+    Raises
+    ------
+    StoreError
+        If keys of the table are not compared by their bytes: its database is not in UTF-8 (with ``text``), the key
+        column is of another type or has no PRIMARY KEY or UNIQUE constraint of its own with the BINARY collation.
 
     Examples
     --------
@@ -42,16 +56,53 @@ class SqliteEngine(Adapter):
         self.connection = connection
         t, k, v = ('"' + name.replace('"', '""') + '"' for name in (table, key, value))
         kind = "TEXT" if text else "BLOB"
+        by_bytes = " COLLATE BINARY"  # whatever the column's collation
         self._as_key: Any = bytes.decode if text else bytes
         self._sql = {
-            "get": f"SELECT {v} FROM {t} WHERE {k} = ?",
-            "has": f"SELECT 1 FROM {t} WHERE {k} = ?",
-            "put": f"INSERT INTO {t} ({k}, {v}) VALUES (?, ?) ON CONFLICT ({k}) DO UPDATE SET {v} = excluded.{v}",
-            "delete": f"DELETE FROM {t} WHERE {k} = ?",
+            "get": f"SELECT {v} FROM {t} WHERE {k} = ?{by_bytes}",
+            "has": f"SELECT 1 FROM {t} WHERE {k} = ?{by_bytes}",
+            "put": f"INSERT INTO {t} ({k}, {v}) VALUES (?, ?) "
+            f"ON CONFLICT ({k}{by_bytes}) DO UPDATE SET {v} = excluded.{v}",
+            "delete": f"DELETE FROM {t} WHERE {k} = ?{by_bytes}",
             # The type as well: SQLite sorts text before blobs, and a key of the other type cannot be asked for.
-            "scan": f"SELECT CAST({k} AS BLOB) FROM {t} WHERE {k} >= ? AND typeof({k}) = '{kind.lower()}' ORDER BY {k}",
+            "scan": f"SELECT CAST({k} AS BLOB) FROM {t} WHERE {k} >= ?{by_bytes} AND typeof({k}) = '{kind.lower()}' "
+            f"ORDER BY {k}{by_bytes}",
         }
         self._change(f"CREATE TABLE IF NOT EXISTS {t} ({k} {kind} PRIMARY KEY, {v} BLOB) WITHOUT ROWID", [()])
+        self._check(table, key, value, text)
+
+    def _check(self, table: str, key: str, value: str, text: bool) -> None:
+        """Refuse a table in which two keys of bytes may be one, or are in another order."""
+        types = dict(self._rows("SELECT lower(name), type FROM pragma_table_xinfo(?)", table))
+        for name in (key, value):
+            if name.lower() not in types:
+                found = ", ".join(types)
+                raise StoreError(f"table {table!r}: expected a column {name!r}, found {found}; set key= and value=")
+        if text and (encoding := self._rows("PRAGMA encoding")[0][0]) != "UTF-8":
+            raise StoreError(
+                f"table {table!r}: expected a database in UTF-8, the bytes of a guard's keys, found {encoding}; "
+                "copy the table into a database in UTF-8"
+            )
+        kind = types[key.lower()]
+        if affinity(kind) not in (("TEXT", "BLOB") if text else ("BLOB",)):
+            hint = "pass text=True" if affinity(kind) == "TEXT" else "keep the keys in a column of that type"
+            raise StoreError(
+                f"table {table!r}: expected a column {key!r} of type {'TEXT' if text else 'BLOB'}, found {kind}; {hint}"
+            )
+        collations = []
+        for (index,) in self._rows('SELECT name FROM pragma_index_list(?) WHERE "unique" AND NOT partial', table):
+            columns = self._rows("SELECT lower(name), coll FROM pragma_index_xinfo(?) WHERE key", index)
+            if [name for name, _ in columns] == [key.lower()]:
+                collations.append(columns[0][1])
+        if "BINARY" not in collations:
+            raise StoreError(
+                f"table {table!r}: expected a PRIMARY KEY or UNIQUE constraint for {key!r} alone with the BINARY "
+                f"collation, found {' and '.join(collations) or 'none'}; declare it so, or make a UNIQUE INDEX on "
+                f'"{key}" COLLATE BINARY'
+            )
+
+    def _rows(self, sql: str, *arguments: str) -> list[Any]:
+        return self.connection.execute(sql, arguments).fetchall()
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
