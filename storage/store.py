@@ -13,8 +13,8 @@ How the parts fit together:
 
 Locks, in the order they are taken: ``_write_lock`` (one write transaction in this process; LMDB's own lock is one in
 all processes), then ``_lock`` (the replica).  Readers take neither: if the replica is being changed they read the data.
-They are taken only with the compiled context managers of :mod:`dlbf.kernels.readpath`, which no signal's exception keeps
-from giving them back.
+They are taken only with the compiled context managers of :mod:`dlbf.kernels.readpath`: no signal's exception can keep
+those from giving them back.
 """
 
 import contextlib

@@ -749,3 +749,21 @@ def test_transaction_is_not_ended_in_another_thread(path):
         assert all("begun in another thread" in error for error in errors)
         txn.commit()
         assert dict(store) == {b"key": b"1"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("held", ["len(store)", "view = store.snapshot()", "txn = store.write()"])
+def test_child_that_only_ends_does_not_free_what_the_parent_reads_with(path, held):
+    elsewhere(
+        path,
+        "import os, warnings; warnings.simplefilter('ignore')",
+        "store[b'key'] = b'v'",
+        held,
+        "child = os.fork()",
+        "if not child: sys.exit()",
+        "assert os.waitpid(child, 0)[1] == 0",
+        "if 'txn' in globals(): txn.put(b'new', b''); txn.commit()",
+        "assert 'view' not in globals() or f' {view.txn_id}' in store._env.readers()",
+        "assert len(store) == 1 + ('txn' in globals()) and store.get(b'key') == b'v'",
+        "store[b'other'] = b''; assert store.verify().ok",
+    )

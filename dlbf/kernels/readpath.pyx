@@ -26,6 +26,7 @@ from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.ref cimport Py_INCREF
 from libc.math cimport log, log1p
 
 from dlbf.kernels.core cimport FilterCore
@@ -138,6 +139,14 @@ cdef class ReadPath:
         self.sample_every = 0
         self.sample_in = NEVER
 
+    def __del__(self):
+        # What a child of fork() inherits it must never free: py-lmdb would give back the parent's slots in LMDB's table
+        # of readers, which both processes share.
+        if fork_count != self.own_forks:
+            self._drop_live()
+            if self.begin is not None:
+                Py_INCREF(self.begin)  # and the environment, which it is bound to
+
     def __dealloc__(self):
         if self.has_meta:
             PyBuffer_Release(&self.meta_view)
@@ -182,7 +191,11 @@ cdef class ReadPath:
 
     cdef int _end_txn(self, object txn) except -1:
         """Abort a transaction if it has not ended; after ``close`` there is nothing to abort."""
-        if txn is not None and self.begin is not None and fork_count == self.own_forks:
+        if txn is None:
+            return 0
+        if unlikely(fork_count != self.own_forks):
+            Py_INCREF(txn)  # for ever: see __del__
+        elif self.begin is not None:
             txn.abort()
         return 0
 
