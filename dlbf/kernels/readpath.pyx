@@ -718,13 +718,9 @@ cdef class WritePath(ReadPath):
             if not blocking:
                 return False
             if self._writer == me:
-                if self.write_txn is not None:
-                    raise StoreError(
-                        "this thread has a write transaction already; use that one (txn.put, txn.delete, txn.get)"
-                    )
                 raise StoreError(
-                    "this thread is in the middle of a write or a backup of the store; a signal handler or a finalizer "
-                    "cannot write to it then. Do it later"
+                    "this thread has a write transaction already, or is in the middle of a backup; use that transaction "
+                    "(txn.put, txn.delete, txn.get), and in a signal handler or a finalizer do it later"
                 )
             if self.abandoned:
                 # LMDB's own lock can be given back by the thread that took it, or by anybody once that has ended.
