@@ -400,8 +400,8 @@ class Guard(Store):
         self._txn = super()._begin_write_again(txn, number)
         return self._txn
 
-    def _end_write(self, txn: Any, clean: bool = False) -> None:
-        super()._end_write(txn, clean)
+    def _end_write(self, txn: Any) -> None:
+        super()._end_write(txn)
         self._txn = None
 
     def _flush(self) -> None:

@@ -13,6 +13,8 @@ How the parts fit together:
 
 Locks, in the order they are taken: ``_write_lock`` (one write transaction in this process; LMDB's own lock is one in
 all processes), then ``_lock`` (the replica).  Readers take neither: if the replica is being changed they read the data.
+They are taken only with the compiled context managers of :mod:`dlbf.kernels.readpath`: no signal's exception can keep
+those from giving them back.
 """
 
 import contextlib
@@ -36,7 +38,7 @@ import lmdb
 from dlbf.errors import FilterFullError, FormatError, StoreError, VersionError
 from dlbf.kernels.journal import OperationLog, apply_record
 from dlbf.kernels.keys import read_keys
-from dlbf.kernels.readpath import ReplicaLock, WritePath
+from dlbf.kernels.readpath import Attempt, Reading, ReadsHeld, ReplicaLock, WriteLock, WritePath, Writing
 from dlbf.storage import generations, journal, misses, steps
 from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_successor, keys_after
 from dlbf.storage.drift import drift, observe
@@ -514,35 +516,21 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     # --- read transactions and the map
 
-    @contextlib.contextmanager
-    def _reading(self, buffers: bool = False) -> Iterator[Any]:
-        """A read transaction, counted so that the map does not move under it."""
-        self._check_process()
-        while not self._read_began():
-            time.sleep(0.0005)
-        txn = None
-        try:
-            while txn is None:
-                try:
-                    txn = self._env.begin(buffers=buffers)
-                except lmdb.MapResizedError:
-                    self._read_ended()
-                    try:
-                        self._adopt_map()
-                    finally:
-                        while not self._read_began():
-                            time.sleep(0.0005)
-                except lmdb.ReadersFullError:
-                    if not self._env.reader_check():
-                        raise StoreError(
-                            f"{self.path}: all {self._env.max_readers()} reader slots are in use; close snapshots, "
-                            "or open the store with a larger max_readers"
-                        ) from None
-            yield txn
-        finally:
-            if txn is not None and self._env is not None and not self._was_forked():
-                txn.abort()
-            self._read_ended()
+    def _reading(self, buffers: bool = False) -> Reading:
+        """A read transaction, counted so that the map does not move under it; for ``with``."""
+        return Reading(self, buffers)
+
+    def _cannot_read(self, error: BaseException) -> None:
+        """A read transaction could not be begun: see to it that the next try may succeed, or raise."""
+        if isinstance(error, lmdb.MapResizedError):
+            self._adopt_map()
+        elif not isinstance(error, lmdb.ReadersFullError):
+            raise error
+        elif not self._env.reader_check():
+            raise StoreError(
+                f"{self.path}: all {self._env.max_readers()} reader slots are in use; close snapshots, "
+                "or open the store with a larger max_readers"
+            ) from None
 
     def _start_sweeping(self) -> None:
         """A read has left its transaction open: see that it is not for long."""
@@ -555,13 +543,12 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _adopt_map(self) -> None:
         """Another process has made the map larger: follow."""
-        with self._write_lock:
+        with WriteLock(self):
             self._resize(0)
 
     def _resize(self, size: int) -> None:
         """Move the map; the caller holds the write lock and has no transaction."""
-        self._hold_reads(True)
-        try:
+        with ReadsHeld(self):
             end = time.monotonic() + RESIZE_PATIENCE_SECONDS
             self._drop_live()
             while self.n_reading:
@@ -574,8 +561,6 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                     )
                 time.sleep(0.0005)
             self._env.set_mapsize(size)
-        finally:
-            self._hold_reads(False)
 
     def _map_may_fill(self) -> bool:
         if self._roomy:
@@ -600,25 +585,22 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             return False
         # In this order: beginning to read may have to follow a map that has grown, which takes the writers' lock, and
         # writers wait for the replica.
-        with self._reading(buffers=True) as txn:
-            if not self._lock.acquire(wait):
+        with self._reading(buffers=True) as txn, Attempt(self._lock, wait) as taken:
+            if not taken:
                 return False
-            try:
-                if self._is_current():
-                    return True
-                now = txn.id()
-                if not wait and self._replica.filter is None and self._is_large(txn):
-                    self._load_aside()
-                    return False
-                self._withdraw()
-                if self._replica.catch_up(txn, now):
-                    self._watch_generation()
-                    self._offer(self._replica.filter, self._replica.applied, self._replica.removed)
-                    return True
-                self._dead_word = now
+            if self._is_current():
+                return True
+            now = txn.id()
+            if not wait and self._replica.filter is None and self._is_large(txn):
+                self._load_aside()
                 return False
-            finally:
-                self._lock.release()
+            self._withdraw()
+            if self._replica.catch_up(txn, now):
+                self._watch_generation()
+                self._offer(self._replica.filter, self._replica.applied, self._replica.removed)
+                return True
+            self._dead_word = now
+            return False
 
     def _is_large(self, txn: Any) -> bool:
         checkpoint = read_checkpoint(txn, self._dbs)
@@ -755,7 +737,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _draw_every(self, every: float) -> None:
         """Draw one absent key in ``every``; those that wait to be written are thinned to that, so all stay uniform."""
-        with self._sample_lock:
+        with Attempt(self._sample_lock):
             waiting, before = self._take_samples(), self.sample_every
             if waiting:
                 every = max(every, before)  # there are no more of them than were drawn
@@ -772,12 +754,9 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _flush(self) -> None:
         """Write what is known of the traffic, in a transaction of its own."""
-        txn = self._begin_write()
-        try:
+        with Writing(self) as txn:
             self._report(txn)
             self._commit(txn, OperationLog(), True)
-        finally:
-            self._end_write(txn)
 
     def _report(self, txn: Any, added: int | None = None, deleted: int | None = None) -> None:
         """Write sampled absent keys and counts of lookups; ``added``, ``deleted``: as of the checkpoint in ``txn``."""
@@ -864,7 +843,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         if self.epoch == epoch:
             return answers, number
         # The filter changed while it was being asked; between two changes of one transaction it may have lacked a key.
-        with self._lock:
+        with Attempt(self._lock):
             filter = self._filter() if self._is_current() else None
             return (None, 0) if filter is None else (filter.contains_many(keys), self._complete_for())
 
@@ -881,15 +860,12 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _allow_quick_changes(self) -> None:
         """Let so many single changes follow without a look at anything but the key."""
-        if not self._write_lock.acquire(blocking=False):
-            return  # somebody changes what is counted here
-        try:
-            if self._builder is None:
+        with WriteLock(self, blocking=False) as taken:
+            # If not, somebody changes what is counted here.
+            if taken and self._builder is None:
                 quiet = min(self._replica.quiet_changes(), self._roomy)
                 self._roomy -= quiet
                 self._quick_changes = quiet
-        finally:
-            self._write_lock.release()
 
     def update(self, other: Any = (), /, **more: bytes) -> None:
         """Store many items, in one transaction."""
@@ -1001,43 +977,23 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         """
         return WriteTransaction(self)
 
-    def _begin_write(self) -> Any:
-        self._check_process()
-        if self.readonly:
-            raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
-        if self._writer == threading.get_ident():
-            raise StoreError("this thread has a write transaction already; use that one (txn.put, txn.delete, txn.get)")
-        self._write_lock.acquire()
-        try:
-            self._writer = threading.get_ident()
-            self._quick_changes = 0
-            return self._begin_locked()
-        except BaseException:
-            self._writer = 0
-            self._write_lock.release()
-            raise
-
     def _begin_locked(self) -> Any:
         """Begin, with the write lock held; the replica is current then if it can be."""
         self._drop_live()  # it will be of the past, and would keep pages from being used again
         while True:
             try:
-                txn = self._env.begin(self._dbs.data, None, True)
+                txn = self._begin_txn()
                 break
             except lmdb.MapResizedError:
                 self._resize(0)
-        try:
-            now = txn.id() - 1
-            replica = self._replica
-            if replica.filter is None or replica.applied != now or replica.torn:
-                with self._lock:
-                    self._withdraw()
-                    if replica.catch_up(txn, now):
-                        self._watch_generation()
-                        self._offer(replica.filter, replica.applied, replica.removed)
-        except BaseException:
-            self._abort(txn)
-            raise
+        now = txn.id() - 1
+        replica = self._replica
+        if replica.filter is None or replica.applied != now or replica.torn:
+            with Attempt(self._lock):
+                self._withdraw()
+                if replica.catch_up(txn, now):
+                    self._watch_generation()
+                    self._offer(replica.filter, replica.applied, replica.removed)
         return txn
 
     def _begin_write_again(self, txn: Any, number: int) -> Any:
@@ -1056,32 +1012,6 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             )
         return txn
 
-    def _abort(self, txn: Any) -> None:
-        """Undo a write transaction.
-
-        py-lmdb waits there for a moment in which no thread of this process is in LMDB, and threads that read all the
-        time leave none: they are held meanwhile.
-        """
-        self._hold_reads(True)
-        try:
-            self._drop_live()
-            txn.abort()
-        finally:
-            self._hold_reads(False)
-
-    def _end_write(self, txn: Any, clean: bool = False) -> None:
-        """The write transaction is over; if it was not committed it is undone.  ``clean``: there is nothing to undo."""
-        try:
-            if txn is not None and self._env is not None and not self._was_forked():
-                # To commit nothing does nothing, and waits for nobody.
-                if clean:
-                    txn.commit()
-                else:
-                    self._abort(txn)
-        finally:
-            self._writer = 0
-            self._write_lock.release()
-
     def _commit(self, txn: Any, operations: OperationLog, dirty: bool) -> None:
         """Commit the data and, with it, the journal record."""
         if not dirty:
@@ -1091,7 +1021,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         steps.reached("data-written")
         if replica.filter is None:
             if replica.kind == FULL:
-                with self._lock:
+                with Attempt(self._lock):
                     self._commit_grown(txn, operations, number)
             else:
                 self._commit_unfiltered(txn, operations, number)
@@ -1099,10 +1029,10 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         flags = FLAG_REMOVED if operations.n_removed else 0
         due = replica.journal_bytes + operations.nbytes > replica.journal_limit
         if len(replica.filter) + operations.n_most > replica.capacity:
-            with self._lock:
+            with Attempt(self._lock):
                 self._commit_grown(txn, operations, number)
         elif due:
-            with self._lock:
+            with Attempt(self._lock):
                 self._commit_checkpoint(txn, operations, number, flags)
         else:
             if self.n_samples >= misses.BUFFER_KEYS // 4:
@@ -1110,10 +1040,10 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             record = operations.record(number, replica.generation, flags)
             self._commit_with(txn, number, record)
             if len(operations):
-                with self._lock:
+                with Attempt(self._lock):
                     self._apply(record, number, operations)
             else:
-                with self._lock:
+                with Attempt(self._lock):
                     if replica.filter is not None and replica.applied == number - 1:
                         replica.passed(number, 0, 0, len(record))
                         self._offer(replica.filter, number, replica.removed)
@@ -1277,9 +1207,9 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             return
         if self._builder is None and not replica.needs_successor():
             return
-        if not self._build_lock.acquire(blocking=False):
-            return
-        try:
+        with Attempt(self._build_lock, blocking=False) as taken:
+            if not taken:
+                return
             builder = self._builder
             if builder is None or self._builder_generation != replica.generation:
                 self._builder = None
@@ -1301,28 +1231,23 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             except BaseException:
                 self._builder = None  # it may have met a key, and not know that it has
                 raise
-        finally:
-            self._build_lock.release()
 
     def _grow_full(self) -> None:
         """Our last commit brought a region more keys than it has room for: make a larger filter now.
 
         The next commit would do it, too, but that may be a day away, and until then every read would go to the data.
         """
-        txn = self._begin_write()
-        try:
+        with Writing(self) as txn:
             while True:
                 if self._replica.kind != FULL:
                     return
                 number = txn.id()
                 try:
-                    with self._lock:
+                    with Attempt(self._lock):
                         self._commit_grown(txn, OperationLog(), number)
                     return
                 except lmdb.MapFullError:
                     txn = self._begin_write_again(txn, number)
-        finally:
-            self._end_write(txn)
 
     def _switch(self, builder: Builder, prepare: Callable[[Any, int], Traffic] | None = None) -> None:
         """Make a finished builder's filter the store's, in one transaction.
@@ -1330,21 +1255,18 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         ``prepare`` is called with the transaction and its number, and writes what else belongs to the new generation.
         """
         prepare = prepare or self._traffic_so_far
-        txn = self._begin_write()
-        try:
+        with Writing(self) as txn:
             while True:
                 steps.reached("switch-began")
                 number = txn.id()
                 try:
-                    with self._lock:
+                    with Attempt(self._lock):
                         builder.finish(txn)
                         traffic = prepare(txn, number)
                         self._write_generation(txn, OperationLog(), builder.filter, number, 0, traffic)
                     return
                 except lmdb.MapFullError:
                     txn = self._begin_write_again(txn, number)
-        finally:
-            self._end_write(txn)
 
     def _build(self, builder: Builder, n_keys: int, progress: Callable[[int, int], None]) -> None:
         """Fill a builder's filter up to the newest transaction but a few."""
@@ -1470,20 +1392,17 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def checkpoint(self) -> None:
         """Write the filter into the environment and shorten the journal, so that opening needs no replay."""
-        txn = self._begin_write()
-        try:
+        with Writing(self) as txn:
             while True:
                 number = txn.id()
                 if self._replica.filter is None:
                     return
                 try:
-                    with self._lock:
+                    with Attempt(self._lock):
                         self._commit_checkpoint(txn, OperationLog(), number, 0)
                     return
                 except lmdb.MapFullError:
                     txn = self._begin_write_again(txn, number)
-        finally:
-            self._end_write(txn)
 
     def sync(self) -> None:
         """Wait until everything committed is on disk (for the modes in which commits do not)."""
@@ -1503,7 +1422,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         if self._writer == threading.get_ident():
             raise StoreError("this thread has a write transaction; commit it before the backup")
         # py-lmdb's copy waits for LMDB's writer while it keeps this process's transactions from ending: none may write.
-        with self._write_lock:
+        with WriteLock(self):
             self._env.copy(str(target))
         if self._info.keyed and not self._info.secret_elsewhere and self._secret is not None:
             descriptor = os.open(target / SECRET_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,7 +1,6 @@
 """Views of a store: a write transaction with its journal, and a snapshot of one moment."""
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import lmdb
@@ -118,10 +117,15 @@ class Snapshot(_View):
 
     def __init__(self, store: "Store") -> None:
         self._store = store
+        self._txn = None
         self._reading = store._reading()
-        self._txn = self._reading.__enter__()
-        self.txn_id: int = self._txn.id()
-        store._refresh()
+        try:
+            self._txn = self._reading.__enter__()
+            self.txn_id: int = self._txn.id()
+            store._refresh()
+        except BaseException:
+            self._reading.end()
+            raise
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of a key as it was then, or ``default``."""
@@ -136,9 +140,8 @@ class Snapshot(_View):
 
     def close(self) -> None:
         """End the view; its iterators end too."""
-        if self._txn is not None:
-            self._txn = None
-            self._reading.__exit__(None, None, None)
+        self._txn = None
+        self._reading.end()
 
     def __enter__(self) -> Self:
         return self
@@ -146,17 +149,14 @@ class Snapshot(_View):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_txn", None) is not None:
-            self.close()
-
 
 class WriteTransaction(PutPath, _View):
     """Changes that become visible together or not at all; made by :meth:`dlbf.storage.Store.write`.
 
     Notes
     -----
-    One at a time in all processes; others wait.  Use it in the thread that began it.
+    One at a time in all processes; others wait.  It belongs to the thread that began it: only there it can be
+    committed or aborted.  One that nothing refers to any more is aborted.
 
     Examples
     --------
@@ -173,19 +173,25 @@ class WriteTransaction(PutPath, _View):
     """
 
     def __init__(self, store: "Store") -> None:
-        self._ended = True
         self._store = store
-        self._txn = store._begin_write()
-        self._ended = False
-        self._id = self._txn.id()
-        self._data = store._dbs.data
-        self._log = OperationLog()
-        self._dirty = False
-        # Kept to do it all again after the map has grown; not worth it when the map cannot get full.
-        self._redo: list[tuple[bytes, bytes | None]] | None = [] if store._map_may_fill() else None
-        if self._redo is None:
-            self._attach_put(self._txn.put, self._log, lmdb.MapFullError, PLAIN_KEY_BYTES)
-        steps.reached("write-began")
+        try:
+            self._begin(store)
+            self._id = self._txn.id()
+            self._data = store._dbs.data
+            self._log = OperationLog()
+            self._dirty = False
+            # Kept to do it all again after the map has grown; not worth it when the map cannot get full.
+            self._redo: list[tuple[bytes, bytes | None]] | None = [] if store._map_may_fill() else None
+            if self._redo is None:
+                self._attach_put(self._txn.put, self._log, lmdb.MapFullError, PLAIN_KEY_BYTES)
+            steps.reached("write-began")
+        except BaseException:
+            self._end()
+            raise
+
+    def _live(self) -> Any:
+        self._check_thread()
+        return super()._live()
 
     def _put_slow(self, key: Key, value: bytes | bytearray | memoryview) -> bool:
         """Every put that is not the common one: see :class:`dlbf.kernels.readpath.PutPath`."""
@@ -299,27 +305,3 @@ class WriteTransaction(PutPath, _View):
         """Undo everything."""
         if not self._ended:
             self._end()
-
-    def _end(self) -> None:
-        self._ended = True
-        txn, self._txn = self._txn, None
-        self._detach_put()
-        self._redo = None
-        self._store._end_write(txn, not self._dirty and not self._torn)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._ended:
-            return
-        if kind is None:
-            self.commit()
-        else:
-            self.abort()
-
-    def __del__(self) -> None:
-        if not self._ended:
-            self.abort()

@@ -1,12 +1,16 @@
 """What threads, other processes, signals and copies can do in the middle of something; each was once a key denied."""
 
+import dis
+import gc
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import lmdb
 import numpy as np
@@ -479,3 +483,287 @@ def test_filter_that_a_quick_change_outgrows_is_made_larger_at_once(path, monkey
         assert all(b"%d" % j in store for j in range(i + 1))
         assert store.stats().state == "filtering"
         assert store.verify().ok
+
+
+class Interrupt(BaseException):
+    """As Ctrl-C raises it, or a timeout."""
+
+
+def interrupt(function, number):
+    """Call a function, and raise at the ``number``-th place in the store's code where a signal's exception may come.
+
+    Those are the beginning of a function and the return of a call.  False if there are not so many.
+    """
+    folder = str(Path(steps.__file__).parent) + os.sep
+    places = 0
+
+    def reach():
+        nonlocal places
+        places += 1
+        if places == number:
+            sys.settrace(None)
+            raise Interrupt
+
+    def trace(frame, event, argument):
+        if event != "call" or not frame.f_code.co_filename.startswith(folder):
+            return None
+        frame.f_trace_opcodes = True
+        before = ""
+
+        def trace_frame(frame, event, argument):
+            nonlocal before
+            if event == "opcode":
+                called = before.startswith("CALL")
+                before = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+                if called:
+                    reach()
+            return trace_frame
+
+        reach()
+        return trace_frame
+
+    tracer = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(tracer)
+    return False
+
+
+def in_transaction(store):
+    with store.write() as txn:
+        txn.put(b"new", b"1")
+        txn.delete(b"key 1")
+
+
+def in_snapshot(store):
+    with store.snapshot() as view:
+        assert view.get(b"key 2") == b"v"
+
+
+def make_successor(store):
+    store._builder = None
+    store._tend(1)
+
+
+OPERATIONS = {
+    "transaction": in_transaction,
+    "put": lambda store: store.put("text", b"v"),
+    "delete": lambda store: store.delete("text"),
+    "snapshot": in_snapshot,
+    "get": lambda store: (store.get("key 2"), store.get("no such key")),
+    "get_many": lambda store: store.get_many([b"key 2", b"no such key"]),
+    "items": lambda store: list(store.items(prefix=b"key 2")),
+    "checkpoint": lambda store: store.checkpoint(),
+    "flush": lambda store: store._flush(),
+    "follow": lambda store: (store._replica.drop(), store._withdraw(), store._refresh(wait=True)),
+    "successor": make_successor,
+    "map": lambda store: store._adopt_map(),
+    "quick": lambda store: store._allow_quick_changes(),
+}
+
+
+def check_that_nothing_is_held(store):
+    assert not store._write_lock.locked()
+    assert not store._writer
+    assert not store._build_lock.locked()
+    assert not store.n_reading
+    assert store._lock.acquire(False)
+    store._lock.release()
+    thread = start(len, store)
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+# What interrupts a finalizer is lost, and told.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_interrupted_operation_gives_back_every_lock_and_count(path, monkeypatch, name):
+    with open_store(path) as store:
+        store.update((b"key %d" % i, b"v") for i in range(300))
+        if name == "successor":
+            monkeypatch.setattr(replica.Replica, "needs_successor", lambda self: self.filter is not None)
+        number = 1
+        while interrupt(lambda: OPERATIONS[name](store), number):
+            check_that_nothing_is_held(store)
+            number += 1
+        assert number > 2
+        monkeypatch.undo()
+        store[b"after"] = b"1"
+        assert store.get(b"after") == b"1"
+        assert store.verify().ok
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs setitimer")
+def test_timeouts_by_signal_give_back_every_lock_and_count(path):
+    armed = False
+
+    def handler(*_):
+        if armed:
+            raise Interrupt
+
+    chance = random.Random(7)
+    before = signal.signal(signal.SIGALRM, handler)
+    n_interrupted = 0
+    store = open_store(path)
+    try:
+        store.update((b"key %d" % i, b"v") for i in range(300))
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            operation = OPERATIONS[chance.choice(["transaction", "put", "snapshot", "get", "get_many"])]
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 300e-6))
+                operation(store)
+                armed = False
+            except Interrupt:
+                armed = False
+                n_interrupted += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            check_that_nothing_is_held(store)
+        assert store.verify().ok
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        store._close()  # close() would wait for a lock that was not given back
+    assert n_interrupted > 50
+
+
+@pytest.mark.parametrize("where", ["backup", "map"])
+def test_signal_handler_that_writes_where_the_write_lock_is_held_gets_an_error_not_a_deadlock(path, tmp_path, where):
+    with open_store(path) as store:
+        store[b"key"] = b"v"
+        env = store._env
+        refused = []
+
+        def handler():
+            try:
+                store["from the handler"] = b"1"
+            except StoreError as error:
+                refused.append(str(error))
+
+        class Environment:
+            def copy(self, target):
+                env.copy(target)
+                handler()
+
+            def set_mapsize(self, size):
+                env.set_mapsize(size)
+                handler()
+
+            def __getattr__(self, name):
+                return getattr(env, name)
+
+        store._env = Environment()
+        thread = start(*{"backup": (store.backup, tmp_path / "copy"), "map": (store._adopt_map,)}[where])
+        thread.join(10)
+        assert not thread.is_alive()
+        assert "in the middle of a backup" in refused[0]
+        store._env = env
+        store["later"] = b"1"
+        assert dict(store) == {b"key": b"v", b"later": b"1"}
+
+
+def abandon(store):
+    """Begin a write transaction that only the garbage collector can end."""
+    txn = store.write()
+    txn.put(b"lost", b"1")
+    cycle = [txn]
+    cycle.append(cycle)
+
+
+def test_transaction_collected_in_another_thread_is_ended_by_its_own(path):
+    with open_store(path) as store:
+        begun, collected = threading.Event(), threading.Event()
+        errors = []
+
+        def write(key):
+            try:
+                store[key] = b"1"
+            except StoreError as error:
+                errors.append(str(error))
+
+        def own():
+            abandon(store)
+            begun.set()
+            collected.wait(30)
+            write(b"own")
+
+        gc.disable()
+        try:
+            owner = start(own)
+            assert begun.wait(30)
+            waiting = start(write, b"waiting")
+            time.sleep(0.1)
+            gc.collect()
+        finally:
+            gc.enable()
+        other = start(write, b"other")
+        for thread in (waiting, other):
+            thread.join(10)
+            assert not thread.is_alive()
+        assert len(errors) == 2
+        assert all("collected in another thread" in error for error in errors)
+        collected.set()
+        owner.join(10)
+        assert not owner.is_alive()
+        store[b"later"] = b"1"
+        assert dict(store) == {b"own": b"1", b"later": b"1"}
+
+
+def test_transaction_of_a_thread_that_has_ended_is_ended_by_any(path):
+    with open_store(path) as store:
+        gc.disable()
+        try:
+            start(abandon, store).join()
+            gc.collect()
+        finally:
+            gc.enable()
+        thread = start(store.put, b"later", b"1")
+        thread.join(10)
+        assert not thread.is_alive()
+        store[b"last"] = b"1"
+        assert dict(store) == {b"later": b"1", b"last": b"1"}
+
+
+def test_transaction_is_not_ended_in_another_thread(path):
+    with open_store(path) as store:
+        txn = store.write()
+        txn.put(b"key", b"1")
+        errors = []
+
+        def use(function):
+            try:
+                function()
+            except StoreError as error:
+                errors.append(str(error))
+
+        for function in (txn.commit, txn.abort, lambda: txn.get(b"key")):
+            start(use, function).join()
+        assert len(errors) == 3
+        assert all("begun in another thread" in error for error in errors)
+        txn.commit()
+        assert dict(store) == {b"key": b"1"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("held", ["len(store)", "view = store.snapshot()", "txn = store.write()"])
+def test_child_that_only_ends_does_not_free_what_the_parent_reads_with(path, held):
+    elsewhere(
+        path,
+        "import os, warnings; warnings.simplefilter('ignore')",
+        "store[b'key'] = b'v'",
+        held,
+        "child = os.fork()",
+        "if not child: sys.exit()",
+        "assert os.waitpid(child, 0)[1] == 0",
+        "if 'txn' in globals(): txn.put(b'new', b''); txn.commit()",
+        "assert 'view' not in globals() or f' {view.txn_id}' in store._env.readers()",
+        "assert len(store) == 1 + ('txn' in globals()) and store.get(b'key') == b'v'",
+        "store[b'other'] = b''; assert store.verify().ok",
+    )

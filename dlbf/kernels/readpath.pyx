@@ -16,12 +16,17 @@ Everything here holds the GIL from the check to the probe, and whoever changes t
 (``_withdraw``) and offers it again when it is whole (``_offer``): a reader never meets half of a change.
 
 ``WritePath`` adds the change of a single key in a transaction of its own, and ``PutPath`` is the put of a larger one.
+
+What is taken here and has to be given back (locks, counts, transactions) is taken and given back in compiled code, by
+objects for ``with``.  The exception of a signal handler, Ctrl-C or a timeout, can come between any two steps of Python
+code, even between ``lock.acquire()`` and ``try``; compiled code has no such moments unless it calls Python or waits.
 """
 
 from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.ref cimport Py_INCREF
 from libc.math cimport log, log1p
 
 from dlbf.kernels.core cimport FilterCore
@@ -29,7 +34,9 @@ from dlbf.kernels.hashing cimport hash_for_filter, hash_key
 from dlbf.kernels.journal cimport RECORD_REMOVED, OperationLog, Tail, apply_operations, reached
 from dlbf.kernels.types cimport gate_read_one_done, gate_try_read, likely, uint8_t, uint64_t, unlikely
 
+import sys
 from _thread import allocate_lock
+from time import sleep
 
 from dlbf.errors import FilterFullError, StoreError
 
@@ -132,6 +139,14 @@ cdef class ReadPath:
         self.sample_every = 0
         self.sample_in = NEVER
 
+    def __del__(self):
+        # What a child of fork() inherits it must never free: py-lmdb would give back the parent's slots in LMDB's table
+        # of readers, which both processes share.
+        if fork_count != self.own_forks:
+            self._drop_live()
+            if self.begin is not None:
+                Py_INCREF(self.begin)  # and the environment, which it is bound to
+
     def __dealloc__(self):
         if self.has_meta:
             PyBuffer_Release(&self.meta_view)
@@ -172,8 +187,17 @@ cdef class ReadPath:
         """End the transaction that is being kept, if any."""
         txn = self.live
         self.live = None
-        if txn is not None:
+        self._end_txn(txn)
+
+    cdef int _end_txn(self, object txn) except -1:
+        """Abort a transaction if it has not ended; after ``close`` there is nothing to abort."""
+        if txn is None:
+            return 0
+        if unlikely(fork_count != self.own_forks):
+            Py_INCREF(txn)  # for ever: see __del__
+        elif self.begin is not None:
             txn.abort()
+        return 0
 
     def _sweep(self):
         """End the kept transaction unless it was used since the last call; False if there was none to look at."""
@@ -216,19 +240,6 @@ cdef class ReadPath:
     def _was_forked(self):
         """Whether this process is a child of the one that opened the store."""
         return fork_count != self.own_forks
-
-    def _hold_reads(self, bint held):
-        self.held = held
-
-    def _read_began(self):
-        """Count a read transaction; False while the map is about to move."""
-        if self.held:
-            return False
-        self.n_reading += 1
-        return True
-
-    def _read_ended(self):
-        self.n_reading -= 1
 
     def _sample_misses(self, double every, Py_ssize_t max_samples, uint64_t seed):
         """Draw each absent key with probability ``1 / every`` (0: none), all by chance and none by its turn.
@@ -393,7 +404,11 @@ cdef class ReadPath:
                 self.live_used = True
                 if unlikely(not self.swept):
                     self.swept = True
-                    self._start_sweeping()
+                    try:
+                        self._start_sweeping()
+                    except BaseException:
+                        self.swept = False
+                        raise
             else:
                 txn.abort()
         except self.map_error:
@@ -449,6 +464,109 @@ cdef class ReadPath:
         if value is self:
             raise KeyError(key)
         return value
+
+
+cdef class Reading:
+    """A read transaction, ``with Reading(store) as txn``, counted so that the map does not move under it."""
+
+    cdef ReadPath store
+    cdef bint buffers
+    cdef bint counted
+    cdef object txn
+
+    def __init__(self, ReadPath store, bint buffers=False):
+        self.store = store
+        self.buffers = buffers
+
+    def __enter__(self):
+        cdef ReadPath store = self.store
+        while True:
+            store._check_process()
+            while store.held:
+                sleep(0.0005)
+            store.n_reading += 1
+            self.counted = True
+            try:
+                self.txn = store._env.begin(buffers=self.buffers)
+                return self.txn
+            except BaseException as error:
+                self.end()
+                problem = error
+            store._cannot_read(problem)
+
+    cpdef end(self):
+        """End it; a second time nothing happens."""
+        cdef ReadPath store = self.store
+        txn = self.txn
+        self.txn = None
+        if not self.counted:
+            return
+        self.counted = False
+        try:
+            store._end_txn(txn)
+        finally:
+            store.n_reading -= 1
+
+    def __exit__(self, *exc_info):
+        self.end()
+
+    def __del__(self):
+        self.end()
+
+
+cdef class ReadsHeld:
+    """``with ReadsHeld(store)``: no new read transactions, the map is about to move."""
+
+    cdef ReadPath store
+    cdef bint holds
+
+    def __init__(self, ReadPath store):
+        self.store = store
+
+    def __enter__(self):
+        self.holds = self.store.held = True
+
+    cpdef end(self):
+        """Let them go on; a second time nothing happens."""
+        if self.holds:
+            self.holds = self.store.held = False
+
+    def __exit__(self, *exc_info):
+        self.end()
+
+    def __del__(self):
+        self.end()
+
+
+cdef class Attempt:
+    """``with Attempt(lock, blocking) as taken``: take a lock, or find out that somebody else has it.
+
+    For a lock that ``with`` takes anyway, too: Python 3.14 can be interrupted between ``__enter__`` and the block.
+    """
+
+    cdef object lock
+    cdef bint blocking
+    cdef bint taken
+
+    def __init__(self, lock, bint blocking=True):
+        self.lock = lock
+        self.blocking = blocking
+
+    def __enter__(self):
+        self.taken = self.lock.acquire(self.blocking)
+        return bool(self.taken)
+
+    cpdef end(self):
+        """Give it back; a second time nothing happens."""
+        if self.taken:
+            self.taken = False
+            self.lock.release()
+
+    def __exit__(self, *exc_info):
+        self.end()
+
+    def __del__(self):
+        self.end()
 
 
 def release_pages(memoryview view):
@@ -553,7 +671,10 @@ cdef class WritePath(ReadPath):
     """
 
     cdef public Py_ssize_t _quick_changes
-    cdef public uint64_t _writer         # thread that has a write transaction; 0: none
+    cdef readonly uint64_t _writer       # thread that has the write lock; 0: none
+    cdef uint64_t n_taken                # how often it was taken, but for changes of single keys
+    cdef bint abandoned                  # who has it was collected in another thread, which cannot end it
+    cdef object write_txn                # LMDB's transaction of who has it
     cdef object write_acquire
     cdef object write_release
     cdef tuple write_args                # of ``begin``, for a write transaction
@@ -591,6 +712,91 @@ cdef class WritePath(ReadPath):
         self.journal_db = journal_db
         self.main_db = main_db
         self.tail_key = tail_key
+
+    cdef bint _take(self, bint blocking) except -1:
+        """Take the write lock for this thread; False if it is taken and the caller does not want to wait."""
+        cdef uint64_t me = PyThread_get_thread_ident()
+        if self.abandoned and self._writer == me:
+            self._give()
+        while not self.write_acquire(False):
+            if not blocking:
+                return False
+            if self._writer == me:
+                raise StoreError(
+                    "this thread has a write transaction already, or is in the middle of a backup; use that "
+                    "transaction (txn.put, txn.delete, txn.get), and in a signal handler or a finalizer do it later"
+                )
+            if self.abandoned:
+                # LMDB's own lock can be given back by the thread that took it, or by anybody once that has ended.
+                if self._writer in sys._current_frames():
+                    raise StoreError(
+                        "a write transaction was left open and collected in another thread than the one that began "
+                        "it, which alone can end it, and does with its next write; end transactions with `with`, commit() "
+                        "or abort() in their own thread"
+                    )
+                self._give()
+            elif self.write_acquire(True, 1.0):
+                break
+        self._writer = me
+        self.n_taken += 1
+        return True
+
+    cdef int _give(self) except -1:
+        """Undo the write transaction of who has the write lock, if it was not committed, and give that back."""
+        txn = self.write_txn
+        self.write_txn = None
+        self.abandoned = False
+        try:
+            self._abort(txn)
+        finally:
+            self._writer = 0
+            self.write_release()
+        return 0
+
+    cpdef _abort(self, txn):
+        """Undo a write transaction, if it has not ended.
+
+        py-lmdb waits there for a moment in which no thread of this process is in LMDB, and threads that read all the
+        time leave none: they are held meanwhile.
+        """
+        cdef bint held = self.held
+        self.held = True
+        try:
+            self._drop_live()
+            self._end_txn(txn)
+        finally:
+            self.held = held
+
+    cdef int _end_unchanged(self) except -1:
+        """End the write transaction, which has changed nothing: to commit that does nothing, and waits for nobody."""
+        txn = self.write_txn
+        if txn is not None and self.begin is not None and fork_count == self.own_forks:
+            self.write_txn = None
+            self.txn_commit(txn)
+        return 0
+
+    def _begin_write(self):
+        """Take the write lock and begin LMDB's transaction; ``_end_write`` must follow."""
+        self._check_process()
+        if self.readonly:
+            raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
+        self._take(True)
+        try:
+            self._quick_changes = 0
+            return self._begin_locked()
+        except BaseException:
+            self._give()
+            raise
+
+    def _begin_txn(self):
+        """Begin LMDB's transaction, with the write lock held."""
+        self.write_txn = self.begin(*self.write_args)
+        return self.write_txn
+
+    def _end_write(self, txn):
+        """The write transaction of this thread is over; if it was not committed it is undone."""
+        if self._writer == PyThread_get_thread_ident():
+            self._give()
 
     cdef bint _may_be_quick(self, object key) noexcept:
         cdef Py_ssize_t n
@@ -660,10 +866,12 @@ cdef class WritePath(ReadPath):
         except self.map_errors:
             return -1
         finally:
-            if txn is not None:
-                txn.abort()
-            self._writer = 0
-            self.write_release()
+            try:
+                if txn is not None:
+                    self._abort(txn)
+            finally:
+                self._writer = 0
+                self.write_release()
 
     cdef int _record(self, object txn, uint64_t number, bytes key, bint removal) except -1:
         """Write the journal record; 0 if that is not possible here."""
@@ -731,12 +939,98 @@ cdef class WritePath(ReadPath):
             raise KeyError(key)
 
 
+cdef class WriteLock:
+    """``with WriteLock(store, blocking) as taken``: nobody else in this process writes.
+
+    Belongs to the thread that took it.  When nothing refers to it any more it is given back: at once, or if another
+    thread finds out (the garbage collector runs in any), with the next write of its own.
+    """
+
+    cdef WritePath store
+    cdef bint blocking
+    cdef uint64_t owner          # thread that has taken it; 0: none has
+    cdef uint64_t number         # which taking of the lock it was
+
+    def __init__(self, WritePath store, bint blocking=True):
+        self.store = store
+        self.blocking = blocking
+
+    def __enter__(self):
+        if not self.store._take(self.blocking):
+            return False
+        self._has_begun()
+        return True
+
+    cdef int _has_begun(self) except -1:
+        self.owner = self.store._writer
+        self.number = self.store.n_taken
+        return 0
+
+    cdef bint _is_of(self, uint64_t thread) noexcept:
+        """Whether the lock is taken by ``thread``, and was last taken here."""
+        return self.store._writer == thread and self.store.n_taken == self.number
+
+    cdef int _finish(self) except -1:
+        return 0
+
+    cpdef end(self):
+        """Give it back; a second time nothing happens."""
+        cdef uint64_t me = PyThread_get_thread_ident()
+        if self.owner == 0:
+            return
+        if self.owner != me:
+            raise StoreError("this write transaction was begun in another thread; use it, and end it, there")
+        self.owner = 0
+        try:
+            self._finish()
+        finally:
+            if self._is_of(me):
+                self.store._give()
+
+    def __exit__(self, *exc_info):
+        self.end()
+
+    def __del__(self):
+        if self.owner == PyThread_get_thread_ident():
+            self.end()
+        elif self.owner and self._is_of(self.owner):
+            self.store.abandoned = True
+
+
+cdef class Writing(WriteLock):
+    """``with Writing(store) as txn``: LMDB's write transaction, undone if it is not committed."""
+
+    def __enter__(self):
+        return self.begin()
+
+    cpdef begin(self):
+        """Begin it."""
+        cdef WritePath store = self.store
+        cdef uint64_t before = store.n_taken
+        try:
+            txn = store._begin_write()
+        except BaseException:
+            # A subclass was interrupted when it had begun.
+            if store._writer == PyThread_get_thread_ident() and store.n_taken != before:
+                store._give()
+            raise
+        self._has_begun()
+        return txn
+
+    cdef int _finish(self) except -1:
+        self.store._end_write(self.store.write_txn)
+        return 0
+
+
 cdef class PutPath:
     """Base of :class:`dlbf.storage.transactions.WriteTransaction`: a put of bytes without Python around it.
 
-    Subclasses bring ``_put_slow``, for everything else, and ``_again``, for a map that is full.
+    Subclasses bring ``commit``, ``_put_slow``, for everything else, and ``_again``, for a map that is full.
     """
 
+    cdef Writing writing
+    cdef public object _txn        # LMDB's transaction; None: it has ended
+    cdef public object _redo       # the changes so far, if it may have to make them again; or None
     cdef object plain_put          # the put of LMDB's transaction; None: every put is a slow one
     cdef object full_error         # LMDB's "the map is full"
     cdef OperationLog plain_log
@@ -744,16 +1038,49 @@ cdef class PutPath:
     cdef public bint _dirty        # whether anything was written
     cdef public bint _torn         # a change was begun and not ended: data and journal may not say the same
 
+    def _begin(self, WritePath store):
+        """Begin LMDB's transaction."""
+        self.writing = Writing(store)
+        self._txn = self.writing.begin()
+
+    def _end(self):
+        """End it: what is not committed is undone."""
+        cdef bint unchanged = self._txn is not None and not self._dirty and not self._torn
+        self._check_thread()
+        self._txn = self._redo = self.plain_put = None
+        if self.writing is not None:
+            try:
+                if unchanged and self.writing.owner != 0:
+                    self.writing.store._end_unchanged()
+            finally:
+                self.writing.end()
+
+    @property
+    def _ended(self):
+        return self.writing is None or self.writing.owner == 0
+
+    def _check_thread(self):
+        if self.writing is not None and self.writing.owner not in (0, PyThread_get_thread_ident()):
+            raise StoreError("this write transaction was begun in another thread; use it, and end it, there")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if self.writing is None or self.writing.owner == 0:
+            return
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            self._end()
+
     def _attach_put(self, plain_put, OperationLog journal, full_error, Py_ssize_t max_plain_bytes):
         """Put keys of up to ``max_plain_bytes`` with ``plain_put``, and log those that are new."""
         self.plain_log = journal
         self.full_error = full_error
         self.max_plain_bytes = max_plain_bytes
         self.plain_put = plain_put
-
-    def _detach_put(self):
-        """Leave every put to ``_put_slow``."""
-        self.plain_put = None
 
     def put(self, key, value):
         """Store a value; True if the key is new."""
