@@ -241,6 +241,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         # Lookups that are in the traffic record already, and the filter that had answered them.
         self._reported = (0, 0, 0)
         self._failed_build = 0  # generation whose successor did not fit
+        self._growth_failed = ""  # why a larger filter was last not made
         self._estimate: tuple[tuple[int, int, int], float] | None = None  # see drift()
         self._miss_limit = misses.DEFAULT_LIMIT if sample_misses is True else int(sample_misses)
         if readonly:
@@ -1200,7 +1201,20 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     # --- growing and rebuilding
 
     def _tend(self, n_operations: int) -> None:
-        """After a commit: a step of the next generation, if one is due."""
+        """After a commit: a step of the next generation, if one is due.
+
+        What was committed is stored whatever becomes of that, so a failure is no error of the caller's; the next
+        commit tries again.
+        """
+        try:
+            self._grow(n_operations)
+            self._growth_failed = ""
+        except (lmdb.Error, StoreError, OSError) as error:
+            if str(error) != self._growth_failed:
+                self._growth_failed = str(error)
+                log.warning("%s: the change is stored, but the filter could not be made larger: %s", self.path, error)
+
+    def _grow(self, n_operations: int) -> None:
         replica = self._replica
         if replica.filter is None and replica.full is not None:
             self._grow_full()

@@ -99,6 +99,23 @@ def test_commit_that_another_process_came_in_between_of_can_be_run_again(tmp_pat
         assert dict(store) == {b"a": b"1", b"b": b"2", b"other": b"x"}
 
 
+def test_failure_to_make_the_filter_larger_is_none_of_the_commit_before_it(store, caplog):
+    def fail(*args):
+        raise lmdb.DiskError("no space")
+
+    switch, store._switch = store._switch, fail
+    for i in range(1000):  # the first filter is for 1,024 keys, and the next one is begun before that
+        store[b"k%d" % i] = b"v"
+    assert len(store) == 1000
+    assert store.verify().ok
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "the change is stored" in caplog.text
+    store._switch = switch
+    store.update((b"more %d" % i, b"v") for i in range(2000))
+    assert store.stats().capacity > 2000
+    assert store.verify().ok
+
+
 def test_get_many_is_of_one_moment_although_a_commit_comes_in_between(store):
     store[b"old"] = b"0"
     ask = store._ask_many_at

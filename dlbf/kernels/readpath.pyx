@@ -731,8 +731,8 @@ cdef class WritePath(ReadPath):
                 if self._writer in sys._current_frames():
                     raise StoreError(
                         "a write transaction was left open and collected in another thread than the one that began "
-                        "it, which alone can end it, and does with its next write; end transactions with `with`, commit() "
-                        "or abort() in their own thread"
+                        "it, which alone can end it, and does with its next write; end transactions with `with`, "
+                        "commit() or abort() in their own thread"
                     )
                 self._give()
             elif self.write_acquire(True, 1.0):
