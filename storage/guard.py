@@ -32,6 +32,7 @@ from dlbf.kernels.hashing import checksum64
 from dlbf.kernels.journal import OperationLog, read_record
 from dlbf.kernels.journal import operations as operations_of
 from dlbf.kernels.keys import read_keys
+from dlbf.kernels.readpath import Attempt, Writing
 from dlbf.storage import generations, journal, steps
 from dlbf.storage.build import Builder
 from dlbf.storage.engines import Adapter, engine_for
@@ -316,14 +317,11 @@ class Guard(Store):
         self._alone(self._mark_distrusted, reason)
 
     def _mark_distrusted(self, reason: str) -> None:
-        txn = self._begin_write()
-        try:
-            with self._lock:
+        with Writing(self) as txn:
+            with Attempt(self._lock):
                 self._withdraw()
                 self._replica._fail(Unusable(reason), txn)
             self._commit(txn, OperationLog(), True)
-        finally:
-            self._end_write(txn)
 
     def close(self) -> None:
         """Let go of the environment, not of the engine; a long journal is checkpointed first.  Twice is allowed."""
@@ -415,21 +413,16 @@ class Guard(Store):
 
     def _transaction(self, prepare: Callable[[Any, int], OperationLog], write: Callable[[Any, int], None]) -> None:
         """A write transaction; ``write`` may find the map full, and both are done again then."""
-        txn = None
-        try:
-            txn = self._begin_write()
+        with Writing(self) as txn:
             while True:
                 number = txn.id()
                 operations = prepare(txn, number)
                 try:
                     write(txn, number)
                     self._commit(txn, operations, True)
-                    break
+                    return
                 except lmdb.MapFullError:
                     txn = self._begin_write_again(txn, number)
-        finally:
-            if self._writer:
-                self._end_write(txn)
 
     def _journal(self, intent: int, keys: Sequence[bytes], act: Callable[[], object] | None = None) -> None:
         """Journal that ``keys`` are added or removed; ``act`` is done between the note and the commit."""

@@ -465,6 +465,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             self._env = None
             return
         replica = self._replica
+        self._end_left_open()
         if not self.readonly and not self._writer:
             with contextlib.suppress(lmdb.Error, StoreError):
                 if replica.filter is not None and replica.journal_bytes > 4096:
@@ -807,7 +808,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         maybe, asked_at = self._ask_many_at(wanted)
         out = [default] * len(wanted)
         places = range(len(wanted)) if maybe is None else maybe.nonzero()[0].tolist()
-        found = 0
+        present: set[int] = set()
         if places:
             values = self._fetch_places(wanted, places, asked_at)
             if len(values) > len(places):
@@ -815,14 +816,14 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             for i, value in zip(places, values, strict=True):
                 if value is not None:
                     out[i] = value
-                    found += 1
+                    present.add(i)
+        found = len(present)
         if maybe is None:
             self._count(unfiltered=len(wanted))
         else:
             self._count(filtered=len(wanted) - len(places), false_positives=len(places) - found)
         drawn = self._draw_many(len(wanted) - found)
         if drawn:
-            present = set() if not found else {i for i in places if out[i] is not default}
             absent = [i for i in range(len(wanted)) if i not in present]
             self._add_samples([wanted[absent[i]] for i in drawn])
         return out
@@ -1209,7 +1210,9 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         try:
             self._grow(n_operations)
             self._growth_failed = ""
-        except (lmdb.Error, StoreError, OSError) as error:
+        except TimeoutError:
+            raise  # from a signal handler
+        except (lmdb.Error, StoreError, OSError, MemoryError) as error:
             if str(error) != self._growth_failed:
                 self._growth_failed = str(error)
                 log.warning("%s: the change is stored, but the filter could not be made larger: %s", self.path, error)

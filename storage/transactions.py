@@ -180,6 +180,7 @@ class WriteTransaction(PutPath, _View):
             self._data = store._dbs.data
             self._log = OperationLog()
             self._dirty = False
+            self._repeating = False
             # Kept to do it all again after the map has grown; not worth it when the map cannot get full.
             self._redo: list[tuple[bytes, bytes | None]] | None = [] if store._map_may_fill() else None
             if self._redo is None:
@@ -196,6 +197,8 @@ class WriteTransaction(PutPath, _View):
     def _put_slow(self, key: Key, value: bytes | bytearray | memoryview) -> bool:
         """Every put that is not the common one: see :class:`dlbf.kernels.readpath.PutPath`."""
         key, value = as_key(key), as_value(value)
+        self._check_thread()
+        self._check_repeated()
         if self._redo is not None:
             self._redo.append((key, value))
         try:
@@ -223,6 +226,7 @@ class WriteTransaction(PutPath, _View):
     def delete(self, key: Key) -> bool:
         """Delete a key; True if it was there."""
         key = as_key(key)
+        self._check_repeated()
         if self._redo is not None:
             self._redo.append((key, None))
         try:
@@ -246,11 +250,19 @@ class WriteTransaction(PutPath, _View):
     def _whole(self) -> Any:
         """LMDB's transaction, if it may go on: data and journal say the same."""
         if self._torn:
-            raise StoreError(
-                "a change in this transaction was interrupted halfway, by an exception from a signal handler, say; it "
-                "can only be aborted. Run it again"
-            )
+            self._refuse_half()
         return self._live()
+
+    def _check_repeated(self) -> None:
+        """Everything that was changed before the map became full has been changed again."""
+        if self._repeating:
+            self._refuse_half()
+
+    def _refuse_half(self) -> None:
+        raise StoreError(
+            "a change in this transaction was interrupted halfway, by an exception from a signal handler, say; it "
+            "can only be aborted. Run it again"
+        )
 
     def _again(self) -> bool:
         """Make the map larger and do everything again; the answer is that of the last change."""
@@ -258,6 +270,7 @@ class WriteTransaction(PutPath, _View):
         if redo is None:
             raise StoreError("the LMDB map is full and this transaction cannot be repeated; use smaller transactions")
         answer = False
+        self._repeating = True
         while True:
             txn, self._txn = self._txn, None
             self._txn = self._store._begin_write_again(txn, self._id)
@@ -266,6 +279,7 @@ class WriteTransaction(PutPath, _View):
             try:
                 for key, value in redo:
                     answer = self._delete(key) if value is None else self._put(key, value)
+                self._repeating = False
                 return answer
             except lmdb.MapFullError:
                 continue
@@ -289,6 +303,7 @@ class WriteTransaction(PutPath, _View):
         n_operations = len(self._log)
         try:
             self._whole()
+            self._check_repeated()
             while True:
                 try:
                     self._store._commit(self._txn, self._log, self._dirty)

@@ -1,5 +1,6 @@
 """What becomes of a transaction, or a batch of reads, that something comes in between of."""
 
+import gc
 import shutil
 import subprocess
 import sys
@@ -97,6 +98,69 @@ def test_commit_that_another_process_came_in_between_of_can_be_run_again(tmp_pat
         with store.write() as again:
             again.put(b"b", b"2")
         assert dict(store) == {b"a": b"1", b"b": b"2", b"other": b"x"}
+
+
+def test_interrupted_repetition_after_a_full_map_commits_nothing(tmp_path):
+    with Store(tmp_path / "store", sync="none", map_size=1 << 20) as store:
+        txn = store.write()
+        put, calls = txn._put, []
+
+        def interrupt(key, value):
+            calls.append(key)
+            if calls.count(b"1") > 1:  # in the repetition
+                raise TimeoutError
+            return put(key, value)
+
+        txn._put = interrupt
+        with pytest.raises(TimeoutError):
+            list(map(txn.put, (b"%d" % i for i in range(200)), [bytes(20_000)] * 200))
+        with pytest.raises(StoreError, match="interrupted halfway"):
+            txn.put(b"more", b"")
+        with pytest.raises(StoreError, match="interrupted halfway"):
+            txn.commit()
+        assert dict(store) == {}
+
+
+def test_transaction_is_of_one_thread(store):
+    errors = []
+
+    def put():
+        with pytest.raises(StoreError, match="another thread") as caught:
+            txn.put(b"b", b"")
+        errors.append(caught)
+
+    with store.write() as txn:
+        txn.put(b"a", b"")
+        thread = threading.Thread(target=put)
+        thread.start()
+        thread.join()
+    assert errors
+    assert list(store) == [b"a"]
+
+
+def test_close_ends_a_transaction_that_a_thread_has_left_open(store):
+    def begin():
+        txn = store.write()
+        txn.put(b"a", b"")
+        cycle = [txn]
+        cycle.append(cycle)  # so that it is collected later, by another thread
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    gc.collect()
+    closing = threading.Thread(target=store.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+
+
+def test_empty_value_is_not_taken_for_a_missing_key(store):
+    store[b"empty"] = b""
+    store._sample_misses(1.0, 1000, 1)
+    store._take_samples()
+    assert store.get_many([b"empty", b"absent"], b"") == [b"", b""]
+    assert store._take_samples() == [b"absent"]
 
 
 def test_failure_to_make_the_filter_larger_is_none_of_the_commit_before_it(store, caplog):

@@ -190,12 +190,12 @@ cdef class ReadPath:
         self._end_txn(txn)
 
     cdef int _end_txn(self, object txn) except -1:
-        """Abort a transaction if it has not ended; after ``close`` there is nothing to abort."""
+        """Abort a transaction if it has not ended."""
         if txn is None:
             return 0
         if unlikely(fork_count != self.own_forks):
             Py_INCREF(txn)  # for ever: see __del__
-        elif self.begin is not None:
+        else:
             txn.abort()
         return 0
 
@@ -753,6 +753,14 @@ cdef class WritePath(ReadPath):
             self.write_release()
         return 0
 
+    def _end_left_open(self):
+        """Before the store is closed: undo a transaction of this thread, or one that nobody can end any more."""
+        if self.write_txn is not None and (
+            self._writer == PyThread_get_thread_ident()
+            or self.abandoned and self._writer not in sys._current_frames()
+        ):
+            self._give()
+
     cpdef _abort(self, txn):
         """Undo a write transaction, if it has not ended.
 
@@ -782,6 +790,7 @@ cdef class WritePath(ReadPath):
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
         self._take(True)
         try:
+            self._check_process()  # it may have been closed while we waited
             self._quick_changes = 0
             return self._begin_locked()
         except BaseException:
@@ -1086,7 +1095,8 @@ cdef class PutPath:
         """Store a value; True if the key is new."""
         cdef Py_ssize_t n
         if unlikely(
-            self.plain_put is None or self._torn or not PyBytes_CheckExact(key) or not PyBytes_CheckExact(value)
+            self.plain_put is None or self._torn or self.writing.owner != PyThread_get_thread_ident()
+            or not PyBytes_CheckExact(key) or not PyBytes_CheckExact(value)
         ):
             return self._put_slow(key, value)
         n = PyBytes_GET_SIZE(key)
