@@ -157,7 +157,6 @@ class Guard(Store):
         self._sync = sync == "full"
         # Whether a change is under way is what this lock says itself, so that no interruption can make it wrong.
         self._mutex: Any = threading.RLock()
-        self._txn: Any = None
         self._late = LateKeys()
         self._lock_file: LockFile | None = None
         self._opened = False
@@ -379,9 +378,6 @@ class Guard(Store):
 
     def _become_writer(self, lock_file: LockFile) -> None:
         lock_file.lock()
-        if self._writer:
-            # Every write transaction is begun and ended by the writer: this one's end was interrupted.
-            self._end_write(self._txn)
         if lock_file.read() and lock_file.note.intent != NOTHING:
             self._resolve()
         if not self._sync and (lock_file.note.unsynced_boot != self._boot or lock_file.note.clean_txn):
@@ -391,16 +387,7 @@ class Guard(Store):
 
     def _begin_write(self) -> Any:
         assert self._mutex._is_owned(), "only the writer begins write transactions"
-        self._txn = super()._begin_write()
-        return self._txn
-
-    def _begin_write_again(self, txn: Any, number: int) -> Any:
-        self._txn = super()._begin_write_again(txn, number)
-        return self._txn
-
-    def _end_write(self, txn: Any) -> None:
-        super()._end_write(txn)
-        self._txn = None
+        return super()._begin_write()
 
     def _flush(self) -> None:
         self._alone(super()._flush)

@@ -4,6 +4,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dlbf.plain import plain_data
+
 __all__ = ["Drift", "FilterFigures", "RebuildReport", "Stats", "Verification"]
 
 
@@ -122,17 +124,6 @@ class Verification:
         return self.ok
 
 
-def _plain(value: Any) -> Any:
-    """Data for JSON: no NaN, no infinity, no bytes."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
 @dataclass(frozen=True)
 class FilterFigures:
     """A store's filter at one moment.
@@ -185,7 +176,7 @@ class FilterFigures:
 
     def asdict(self) -> dict[str, Any]:
         """All figures, for a machine."""
-        return dict(_plain(asdict(self) | {"nbytes": self.nbytes, "bits_per_key": self.bits_per_key}))
+        return dict(plain_data(asdict(self) | {"nbytes": self.nbytes, "bits_per_key": self.bits_per_key}))
 
 
 @dataclass(frozen=True)
@@ -277,7 +268,7 @@ class RebuildReport:
             "saved_bytes": self.saved_bytes,
             "bits_per_key": self.bits_per_key,
         }
-        return dict(_plain(asdict(self) | figures))
+        return dict(plain_data(asdict(self) | figures))
 
     def __str__(self) -> str:
         lines = [f"{'done' if self.done else 'not done'}: {self.reason}"]
@@ -394,4 +385,4 @@ class Drift:
 
     def asdict(self) -> dict[str, Any]:
         """All figures, for a machine (JSON: NaN is None)."""
-        return dict(_plain(asdict(self) | {"growth": self.growth, "saving_bits_per_key": self.saving_bits_per_key}))
+        return dict(plain_data(asdict(self) | {"growth": self.growth, "saving_bits_per_key": self.saving_bits_per_key}))

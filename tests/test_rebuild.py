@@ -486,7 +486,7 @@ def test_damaged_misses_are_left_out(path):
         txn.put(b"\0" * 12, b"forged", db=store._dbs.misses)
         txn.put(b"short", b"forged", db=store._dbs.misses)
         store._commit(txn, OperationLog(), True)
-        store._end_write(txn)
+        store._end_write()
         with store._reading() as txn:
             assert set(misses.read_misses(txn, store._dbs)) == {b"one", b"two"}
         assert any("misses" in problem for problem in store.verify().problems)
@@ -1015,7 +1015,7 @@ def test_commands_tell_a_damaged_store(path, caplog):
         txn = store._begin_write()
         txn.drop(store._dbs.filter, delete=False)
         store._commit(txn, OperationLog(), True)
-        store._end_write(txn)
+        store._end_write()
     code, out = run("info", path, "--check")
     assert code == 3
     assert "NEEDED" in out

@@ -15,7 +15,7 @@ from dlbf.cli.stores import check_store
 from dlbf.errors import DlbfError
 from dlbf.filters.base import COMMON_PARAMS
 from dlbf.filters.files import open_filter
-from dlbf.theory.planner import plain_data
+from dlbf.plain import plain_data
 
 __all__ = ["command"]
 

@@ -802,7 +802,7 @@ cdef class WritePath(ReadPath):
         self.write_txn = self.begin(*self.write_args)
         return self.write_txn
 
-    def _end_write(self, txn):
+    def _end_write(self):
         """The write transaction of this thread is over; if it was not committed it is undone."""
         if self._writer == PyThread_get_thread_ident():
             self._give()
@@ -979,9 +979,6 @@ cdef class WriteLock:
         """Whether the lock is taken by ``thread``, and was last taken here."""
         return self.store._writer == thread and self.store.n_taken == self.number
 
-    cdef int _finish(self) except -1:
-        return 0
-
     cpdef end(self):
         """Give it back; a second time nothing happens."""
         cdef uint64_t me = PyThread_get_thread_ident()
@@ -990,11 +987,8 @@ cdef class WriteLock:
         if self.owner != me:
             raise StoreError("this write transaction was begun in another thread; use it, and end it, there")
         self.owner = 0
-        try:
-            self._finish()
-        finally:
-            if self._is_of(me):
-                self.store._give()
+        if self._is_of(me):
+            self.store._give()
 
     def __exit__(self, *exc_info):
         self.end()
@@ -1025,10 +1019,6 @@ cdef class Writing(WriteLock):
             raise
         self._has_begun()
         return txn
-
-    cdef int _finish(self) except -1:
-        self.store._end_write(self.store.write_txn)
-        return 0
 
 
 cdef class PutPath:

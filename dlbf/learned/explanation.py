@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dlbf.plain import plain_data
 from dlbf.theory import plan as theory_plan
-from dlbf.theory.planner import plain_data
 
 __all__ = ["Alternative", "Explanation", "Region"]
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dlbf.plain import plain_data
 from dlbf.theory.allocation import Allocation, allocate, sandwich
 from dlbf.theory.costs import ALL, COUNTER_WIDTHS, EXACT_SET_BITS, Cost, base_cost, base_costs
 from dlbf.theory.designs import Design, get_design
@@ -34,17 +35,6 @@ AUTO_BASES = ("counters", "succinct", "d-left", "cuckoo")
 
 # Keys a per-key formula is evaluated for when it needs a number of keys (the limit is reached to 1e-5 long before).
 _MANY_KEYS = 1_000_000
-
-
-def plain_data(value: Any) -> Any:
-    """The same in lists and dictionaries, as JSON has them; numbers that are not finite become None."""
-    if isinstance(value, dict):
-        return {name: plain_data(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_data(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 @dataclass(frozen=True, slots=True)
