@@ -41,6 +41,7 @@ from dlbf.storage.engines.late import LateKeys
 from dlbf.storage.intents import ADDING, LOCK_FILE, NO_BOOT, NOTHING, REMOVING, LockFile, Note, boot_id
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
+    DATA_FILE,
     FLAG_OMITTED,
     GUARD_KEY,
     SECRET_FILE,
@@ -60,7 +61,7 @@ __all__ = ["Guard"]
 
 log = logging.getLogger("dlbf.storage")
 # A directory with none of these is not a guard's.
-OWN_FILES = {LOCK_FILE, SECRET_FILE, "data.mdb", "lock.mdb"}
+OWN_FILES = {LOCK_FILE, SECRET_FILE, DATA_FILE, "lock.mdb"}
 
 # Keys that are changed together: one commit, and one question to the engine, for so many.
 BATCH_KEYS = 8192
@@ -245,7 +246,7 @@ class Guard(Store):
     def _discard(self, folder: Path, reason: str) -> None:
         lock_file = self._lock_file
         assert lock_file is not None
-        data = folder / "data.mdb"
+        data = folder / DATA_FILE
         if not data.exists():
             return
         if not lock_file.exists() or not lock_file.only_user():

@@ -145,6 +145,7 @@ from dlbf.kernels.journal import FLAG_REMOVED
 
 __all__ = [
     "DATABASES",
+    "DATA_FILE",
     "FLAG_OMITTED",
     "FLAG_REMOVED",
     "PIECE_BYTES",
@@ -163,6 +164,8 @@ __all__ = [
 ]
 
 DATABASES = ("data", "long", "filter", "journal", "meta", "model", "misses")
+# What LMDB calls its file.
+DATA_FILE = "data.mdb"
 SECRET_FILE = "secret.key"
 
 LAYOUT_VERSION = 1

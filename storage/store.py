@@ -45,6 +45,7 @@ from dlbf.storage.drift import drift, observe
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
     COMPILED_KEY,
+    DATA_FILE,
     DATABASES,
     ESTIMATOR_KEY,
     FLAG_OMITTED,
@@ -70,6 +71,7 @@ from dlbf.storage.longkeys import Databases, count_keys, get_long, is_plain, sca
 from dlbf.storage.rebuild import rebuild
 from dlbf.storage.replica import DAMAGE, FULL, SECRET, VERSION, Replica, read_checkpoint, read_traffic
 from dlbf.storage.report import Drift, RebuildReport, Stats, Verification
+from dlbf.storage.room import Room
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
 from dlbf.storage.verify import verify
 
@@ -144,13 +146,16 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         What a commit waits for.  "full": everything is on disk.  "data": the last commit may be lost in a power
         failure,
         the store stays whole.  "none": a power failure may damage the store; a killed process may not.
+    writemap : bool
+        With ``sync="none"``: change pages in LMDB's map instead of handing them to the system, which makes single
+        writes several times as fast.  No other process can write then (any number can read); see the notes.
     secret : bytes, optional
         16 bytes for the keyed hash.  By default a random secret is kept in the file ``secret.key`` in the
         directory, readable by the owner only; a secret given here is not written anywhere.
     keyed : bool
         False for a new store whose filter anybody can compute (a little faster).
     map_size : int, optional
-        Bytes of address space to start with; it grows by itself.
+        Bytes of address space to start with, and with ``writemap`` of the file; it grows by itself.
     max_readers : int
         Processes and threads that may read at once.
     create : bool
@@ -176,6 +181,10 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     others wait.  After
     ``fork`` a child cannot use it, nor open the same store again: open after the fork in both, or start processes with
     ``spawn``.
+
+    *With* ``writemap`` room for the file is reserved on the disk, a quarter at a time, so a full disk is an error as
+    ever.  The map has to be moved then, which waits for the snapshots and iterators of this process: end them soon.
+    What else in this process writes to wrong addresses can damage the store.  Linux only, on ext4, XFS or tmpfs.
 
     Examples
     --------
@@ -204,6 +213,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         *,
         readonly: bool = False,
         sync: str = "full",
+        writemap: bool = False,
         secret: bytes | None = None,
         keyed: bool = True,
         map_size: int | None = None,
@@ -213,6 +223,10 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     ) -> None:
         if sync not in SYNC_MODES:
             raise ValueError(f"sync must be one of {', '.join(SYNC_MODES)}, found {sync!r}")
+        if writemap and (sync != "none" or readonly):
+            raise ValueError(
+                f'writemap=True is for writing with sync="none", found sync={sync!r}, readonly={readonly}; leave it out'
+            )
         if secret is not None and len(secret) != SECRET_BYTES:
             raise ValueError(f"secret must be {SECRET_BYTES} bytes, found {len(secret)}")
         generations.check_fpr(fpr)
@@ -223,6 +237,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self.path = Path(path)
         self.readonly = readonly
         self._env: Any = None
+        self._room: Room | None = None
         self._meta_map: mmap.mmap | None = None
         self._lock = ReplicaLock()
         self._write_lock = threading.Lock()
@@ -246,10 +261,13 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._miss_limit = misses.DEFAULT_LIMIT if sample_misses is True else int(sample_misses)
         if readonly:
             self._miss_limit = 0
-        if (readonly or not create) and not (self.path / "data.mdb").exists():
+        if (readonly or not create) and not (self.path / DATA_FILE).exists():
             raise StoreError(f"{self.path}: there is no store; expected a directory with data.mdb. Check the path")
-        self._env = self._open_environment(map_size, max_readers, SYNC_MODES[sync])
+        open_environment = self._open_mapped if writemap else self._open_environment
+        self._env = open_environment(map_size, max_readers=max_readers, **SYNC_MODES[sync])
         try:
+            if self._room is None and not readonly:
+                self._room = Room(self.path / DATA_FILE, mapped=False)
             self._open(fpr, secret, keyed)
         except BaseException:
             self._close()
@@ -257,7 +275,29 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     # --- opening
 
-    def _open_environment(self, map_size: int | None, max_readers: int, modes: Mapping[str, bool]) -> Any:
+    def _open_mapped(self, map_size: int | None, **options: Any) -> Any:
+        """Open the environment to be written through its map, with room for all of that on the disk."""
+        env = None
+        try:
+            self.path.mkdir(exist_ok=True)
+            room = self._room = Room(self.path / DATA_FILE, mapped=True)
+            size = room.fitting(map_size or 0)
+            if room.n_bytes:  # else LMDB would not take the file for a new one
+                room.reserve(size)
+            env = self._open_environment(size, writemap=True, **options)
+            # LMDB has made a new file as long as the map, and any file as long as it says that it is.
+            room.reserve(env.info()["map_size"])
+            return env
+        except BaseException as error:
+            if env is not None:
+                env.close()
+            if self._room is not None:
+                self._room.close()
+            if isinstance(error, OSError):
+                raise StoreError(f"{self.path}: cannot be opened for writing: {error}") from error
+            raise
+
+    def _open_environment(self, map_size: int | None, **options: Any) -> Any:
         size = max(map_size or DEFAULT_MAP_BYTES, LEAST_MAP_BYTES)
         while True:
             try:
@@ -265,12 +305,11 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                     str(self.path),
                     map_size=size,
                     max_dbs=len(DATABASES) + 1,
-                    max_readers=max_readers,
                     max_spare_txns=SPARE_TXNS,
                     readonly=self.readonly,
                     create=not self.readonly,
                     readahead=False,
-                    **modes,
+                    **options,
                 )
             except (lmdb.MemoryError, MemoryError):
                 if map_size is not None or size <= LEAST_MAP_BYTES:
@@ -419,7 +458,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _watch_meta_pages(self) -> None:
         """Map LMDB's meta pages and make sure that the transaction ids are where they should be."""
-        path = self.path / "data.mdb"
+        path = self.path / DATA_FILE
         psize = self._page_bytes
         try:
             # Not the lock file: closing any descriptor of that would drop LMDB's locks.
@@ -491,6 +530,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             self._meta_map = None
         if env is not None:
             env.close()
+        if self._room is not None:
+            self._room.close()
 
     def __enter__(self) -> Self:
         return self
@@ -562,6 +603,10 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                         f"map_size"
                     )
                 time.sleep(0.0005)
+            room = self._room
+            if room is not None and room.mapped:
+                size = room.fitting(size)
+                room.reserve(size)
             self._env.set_mapsize(size)
 
     def _map_may_fill(self) -> bool:
@@ -865,8 +910,10 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         with WriteLock(self, blocking=False) as taken:
             # If not, somebody changes what is counted here.
             if taken and self._builder is None:
-                quiet = min(self._replica.quiet_changes(), self._roomy)
-                self._roomy -= quiet
+                quiet = self._replica.quiet_changes()
+                if self._roomy:  # else the next transaction looks how much room there is
+                    quiet = min(quiet, self._roomy)
+                    self._roomy -= quiet
                 self._quick_changes = quiet
 
     def update(self, other: Any = (), /, **more: bytes) -> None:
@@ -1001,9 +1048,10 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     def _begin_write_again(self, txn: Any, number: int) -> Any:
         """After a full map: abort, make it larger, begin again; nobody else may have written in between."""
         self._abort(txn)
-        info = self._env.info()
-        self._resize(2 * info["map_size"])
-        log.info("%s: the map has grown to %d bytes", self.path, 2 * info["map_size"])
+        size = self._env.info()["map_size"]
+        size = Room.larger(size) if self._room is not None and self._room.mapped else 2 * size
+        self._resize(size)
+        log.info("%s: the map has grown to %d bytes", self.path, size)
         txn = self._begin_locked()
         if txn.id() != number:
             self._abort(txn)
@@ -1495,7 +1543,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             last_txn=last_txn,
             map_size=info["map_size"],
             map_used=(info["last_pgno"] + 1) * psize,
-            file_bytes=(self.path / "data.mdb").stat().st_size,
+            file_bytes=(self.path / DATA_FILE).stat().st_size,
             readers=info["num_readers"],
             design="none" if filter is None else generations.design_of(filter),
             model=filter.model.kind if learned else "none",

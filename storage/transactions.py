@@ -183,8 +183,7 @@ class WriteTransaction(PutPath, _View):
             self._repeating = False
             # Kept to do it all again after the map has grown; not worth it when the map cannot get full.
             self._redo: list[tuple[bytes, bytes | None]] | None = [] if store._map_may_fill() else None
-            if self._redo is None:
-                self._attach_put(self._txn.put, self._log, lmdb.MapFullError, PLAIN_KEY_BYTES)
+            self._attach_put(self._txn.put, self._log, lmdb.MapFullError, PLAIN_KEY_BYTES)
             steps.reached("write-began")
         except BaseException:
             self._end()
@@ -271,6 +270,7 @@ class WriteTransaction(PutPath, _View):
             raise StoreError("the LMDB map is full and this transaction cannot be repeated; use smaller transactions")
         answer = False
         self._repeating = True
+        self._detach_put()
         while True:
             txn, self._txn = self._txn, None
             self._txn = self._store._begin_write_again(txn, self._id)
@@ -280,6 +280,7 @@ class WriteTransaction(PutPath, _View):
                 for key, value in redo:
                     answer = self._delete(key) if value is None else self._put(key, value)
                 self._repeating = False
+                self._attach_put(self._txn.put, self._log, lmdb.MapFullError, PLAIN_KEY_BYTES)
                 return answer
             except lmdb.MapFullError:
                 continue

@@ -1029,7 +1029,7 @@ cdef class PutPath:
 
     cdef Writing writing
     cdef public object _txn        # LMDB's transaction; None: it has ended
-    cdef public object _redo       # the changes so far, if it may have to make them again; or None
+    cdef public list _redo         # the changes so far, if it may have to make them again; or None
     cdef object plain_put          # the put of LMDB's transaction; None: every put is a slow one
     cdef object full_error         # LMDB's "the map is full"
     cdef OperationLog plain_log
@@ -1081,6 +1081,10 @@ cdef class PutPath:
         self.max_plain_bytes = max_plain_bytes
         self.plain_put = plain_put
 
+    def _detach_put(self):
+        """LMDB's transaction is about to end: every put is a slow one until another is attached."""
+        self.plain_put = None
+
     def put(self, key, value):
         """Store a value; True if the key is new."""
         cdef Py_ssize_t n
@@ -1092,6 +1096,8 @@ cdef class PutPath:
         n = PyBytes_GET_SIZE(key)
         if unlikely(n == 0 or n > self.max_plain_bytes):
             return self._put_slow(key, value)
+        if self._redo is not None:
+            self._redo.append((key, value))
         self._dirty = True
         self._torn = True
         try:

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -23,11 +24,15 @@ def path(monkeypatch):
     shutil.rmtree(folder)
 
 
-def kill_many(path, n_kills, first_seed):
+MAPPED = {"sync": "none", "writemap": True}
+needs_writemap = pytest.mark.skipif(sys.platform != "linux", reason="writemap=True is for Linux")
+
+
+def kill_many(path, n_kills, first_seed, options=None):
     """Kill a writer over and over on one store; half at random moments, half at named steps."""
     rng = random.Random(first_seed)
     model = {}
-    Store(path, sync="none").close()
+    Store(path, **(options or {"sync": "none"})).close()
     reached = dict.fromkeys(steps.STEPS, 0)
     committed = 0
     for i in range(n_kills):
@@ -37,11 +42,11 @@ def kill_many(path, n_kills, first_seed):
             step = steps.STEPS[i // 2 % len(steps.STEPS)]
             if step == "broken-marked":
                 step = "commit-done"
-            allowed = harness.kill_once(path, seed, model, step=step, hit=rng.choice([1, 1, 2, 5]))
+            allowed = harness.kill_once(path, seed, model, step=step, hit=rng.choice([1, 1, 2, 5]), options=options)
             reached[step] += 1
         else:
-            allowed = harness.kill_once(path, seed, model, delay=rng.random() ** 2 * 0.03)
-        model = harness.check(path, allowed)
+            allowed = harness.kill_once(path, seed, model, delay=rng.random() ** 2 * 0.03, options=options)
+        model = harness.check(path, allowed, options)
         committed += len(model) != before
     assert committed > n_kills / 4  # the workload did something
     return reached
@@ -55,6 +60,18 @@ def test_kills_lose_nothing_and_invent_nothing(path):
 @pytest.mark.parametrize("part", range(10))
 def test_ten_thousand_kills_lose_nothing_and_invent_nothing(path, part):
     kill_many(path, 1000, 100_000 * (part + 1))
+
+
+@needs_writemap
+def test_kills_while_writing_through_the_map_lose_nothing(path):
+    kill_many(path, 100, 2000, MAPPED)
+
+
+@needs_writemap
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(2))
+def test_two_thousand_kills_while_writing_through_the_map_lose_nothing(path, part):
+    kill_many(path, 1000, 100_000 * (part + 11), MAPPED)
 
 
 def test_every_named_step_is_reached(path):

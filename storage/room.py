@@ -1,0 +1,156 @@
+"""The file of an environment that is written through LMDB's map: who may do so, and room for it on the disk.
+
+Where a commit does not wait for the disk, most of its time goes into handing pages to the system, one call for each.
+LMDB can change them in its map instead (``MDB_WRITEMAP``), which takes a quarter of the time.  But the file is then as
+long as the map, and every process that opens the environment like that, or moves its map, makes it so: what another
+one has written behind that would be cut off.  And a page that has no place on the disk yet cannot be refused any more:
+on a full disk the system ends the process.  Hence
+
+- a process that writes through the map is the only one that writes: it has a lock (``flock``) on the data file for
+  itself, and those that write with system calls share it;
+- room is reserved on the disk before the map covers it, and only where a file system keeps that promise.
+"""
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import sys
+import weakref
+from pathlib import Path
+
+from dlbf.errors import StoreError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["Room"]
+
+# What a new file has, and what is added at least; larger ones grow by a quarter.
+LEAST_BYTES = 1 << 24
+# File systems (statfs(2)) on which a page that was reserved can always be written.  Btrfs and ZFS never write a page to
+# the same place again, and need room every time.
+RESERVING = {0xEF53: "ext4", 0x58465342: "xfs", 0x01021994: "tmpfs"}
+
+_open_rooms: "weakref.WeakSet[Room]" = weakref.WeakSet()
+
+
+class Room:
+    """A lock on the data file of an environment that is open for writing.
+
+    Parameters
+    ----------
+    path : path
+        The data file.  It is made, empty, if it is to be ``mapped`` and does not exist.
+    mapped : bool
+        Whether this process writes through the map, and so has to be the only one that writes.
+
+    Raises
+    ------
+    StoreError
+        If another process writes in a way that this one cannot, or the file cannot be written through a map.
+    """
+
+    def __init__(self, path: Path, mapped: bool) -> None:
+        self.path = path
+        self.mapped = mapped
+        self._descriptor = -1
+        if not mapped and (fcntl is None or sys.platform != "linux"):
+            return
+        try:
+            if mapped:
+                self._check_system()
+            flags = os.O_RDWR | os.O_CREAT if mapped else os.O_RDONLY
+            self._descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o644)
+            _open_rooms.add(self)
+            if mapped:
+                self._check_file_system()
+            self._lock()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_system(self) -> None:
+        if sys.platform != "linux" or ctypes.sizeof(ctypes.c_long) != 8:
+            raise StoreError("writemap=True needs Linux on a 64-bit processor; open the store without it")
+
+    def _check_file_system(self) -> None:
+        kind = ctypes.create_string_buffer(256)
+        if ctypes.CDLL(None, use_errno=True).fstatfs(self._descriptor, kind) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(self.path))
+        found = int.from_bytes(kind.raw[:8], sys.byteorder)
+        if found not in RESERVING:
+            raise StoreError(
+                f"{self.path}: writemap=True needs a file system on which room can be reserved "
+                f"({', '.join(RESERVING.values())}), found type {found:#x}; open the store without it"
+            )
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, (fcntl.LOCK_EX if self.mapped else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if self.mapped:
+                raise StoreError(
+                    f"{self.path}: already open for writing, in this process or another; with writemap=True there can "
+                    "be no other that writes. Close that, or open the store without it"
+                ) from None
+            raise StoreError(
+                f"{self.path}: another process has it open with writemap=True, and is then the only one that can "
+                "write; open it with readonly=True, or close it there"
+            ) from None
+        except OSError:
+            # A file system without such locks: nobody can have it for himself.
+            if self.mapped:
+                raise
+
+    @property
+    def n_bytes(self) -> int:
+        """Length of the file."""
+        return os.fstat(self._descriptor).st_size
+
+    def reserve(self, n_bytes: int) -> None:
+        """See to it that the file has at least so many bytes, all with a place on the disk.
+
+        Raises
+        ------
+        StoreError
+            If there is no room; the file may be longer then, what is in it has not changed.
+        """
+        libc = ctypes.CDLL(None, use_errno=True)
+        # Unlike posix_fallocate() this never writes, whatever the file system.
+        if libc.fallocate(self._descriptor, 0, ctypes.c_long(0), ctypes.c_long(n_bytes)) != 0:
+            number = ctypes.get_errno()
+            what = f"{n_bytes:,} bytes are needed, of which it has {self.n_bytes:,} ({os.strerror(number)})"
+            if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise StoreError(f"{self.path}: no room on the disk: {what}; nothing has been stored. Free some")
+            raise StoreError(f"{self.path}: no room can be reserved: {what}; open the store without writemap=True")
+
+    def fitting(self, n_bytes: int) -> int:
+        """How large a map of at least ``n_bytes`` must be, so that LMDB does not make the file shorter."""
+        return -(-max(n_bytes, self.n_bytes, LEAST_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+
+    @staticmethod
+    def larger(n_bytes: int) -> int:
+        """What a map of ``n_bytes`` that is full should be."""
+        return n_bytes + max(LEAST_BYTES, n_bytes // 4)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        descriptor, self._descriptor = self._descriptor, -1
+        _open_rooms.discard(self)
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def _forget() -> None:
+    """In a child of fork(), which cannot use the store, and must not keep the lock when the parent is gone."""
+    for room in list(_open_rooms):
+        room.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
