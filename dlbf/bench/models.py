@@ -3,6 +3,7 @@
 Speed is measured in turns with one LMDB miss and one row of scikit-learn, in one run.
 """
 
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,6 @@ from typing import Any
 
 from dlbf.bench.data import Split
 from dlbf.models import measure, train
-from dlbf.models.features import Features
 from dlbf.models.model import Model
 
 __all__ = ["SIZES", "bench_models", "quality"]
@@ -49,47 +49,47 @@ def quality(
     return rows
 
 
-def _best(work: dict[str, tuple[Callable[[], Any], int]], rounds: int) -> dict[str, float]:
-    """The best time per item of each piece of work, in nanoseconds; the pieces take turns."""
-    best = dict.fromkeys(work, float("inf"))
-    for _ in range(rounds):
-        for name, (call, n) in work.items():
-            started = time.perf_counter_ns()
-            call()
-            best[name] = min(best[name], (time.perf_counter_ns() - started) / n)
-    return best
+# Keys of one turn, half a millisecond: on a busy machine some of many turns run undisturbed, and the best is one of
+# those.  More for a batch.
+TURN_KEYS = 500
+BATCH_KEYS = 4000
 
 
-def bench_models(models: Sequence[Model], keys: Sequence[bytes], *, rounds: int = 60) -> list[dict[str, Any]]:
-    """Time ``score``, ``score_many``, an LMDB miss and ``predict_proba`` on one row.
+def bench_models(
+    models: Sequence[Model], asked: Sequence[bytes], stored: Sequence[bytes], *, rounds: int = 60
+) -> list[dict[str, Any]]:
+    """Time ``score``, ``score_many``, an LMDB miss and ``predict_proba`` on one row, in turns.
+
+    Twice: with other keys in every turn, each a new object, as requests bring them; and with the same ones again and
+    again, for which every page that LMDB reads is in the processor's first caches.
 
     Parameters
     ----------
     models : sequence of Model
         Those that still have their estimator are also timed against it.
-    keys : sequence of bytes
-        The first half, at most 500, are asked for; the others are stored in a temporary LMDB environment.
+    asked : sequence of bytes
+        Keys to score and to look for.
+    stored : sequence of bytes
+        What a temporary LMDB environment holds; none of ``asked``.
     rounds : int
         The best of so many is reported.
 
     Returns
     -------
     list of dict
-        One per model: ``score_ns``, ``score_many_ns``, ``lmdb_miss_ns``, the two ratios to it, and ``predict_ns``.
+        One per model: ``fresh`` and ``same``, each with ``score_ns``, ``score_many_ns``, ``lmdb_miss_ns`` and the two
+        ratios to it; and ``predict_ns``.
 
     Examples
     --------
     >>> from dlbf.models import no_model
-    >>> rows = bench_models([no_model()], [b"key %d" % i for i in range(200)], rounds=1)
-    >>> rows[0]["kind"], rows[0]["score_ns"] > 0
+    >>> keys = [b"key %d" % i for i in range(200)]
+    >>> rows = bench_models([no_model()], keys[:100], keys[100:], rounds=1)
+    >>> rows[0]["kind"], rows[0]["fresh"]["score_ns"] > 0
     ('none', True)
     """
     import lmdb
 
-    keys = list(keys)
-    # Turns of half a millisecond: on a busy machine some of many run undisturbed, and the best is one of those.
-    n_asked = max(1, min(500, len(keys) // 2))
-    asked, stored = keys[:n_asked], keys[n_asked:]
     rows = []
     with tempfile.TemporaryDirectory() as path:
         environment = lmdb.open(path, map_size=1 << 30, sync=False)
@@ -97,47 +97,60 @@ def bench_models(models: Sequence[Model], keys: Sequence[bytes], *, rounds: int 
             for key in stored:
                 transaction.put(key, b"value")
 
-        def miss() -> None:
+        def miss(keys: Sequence[bytes]) -> None:
             begin = environment.begin
-            for key in asked:
+            for key in keys:
                 with begin() as transaction:
                     transaction.get(key)
 
         for model in models:
-
-            def one(score: Callable[[bytes], int] = model.score) -> None:
-                for key in asked:
-                    score(key)
-
-            many: list[bytes] = asked * (-(-4000 // len(asked)))
-            work: dict[str, tuple[Callable[[], Any], int]] = {
-                "lmdb_miss_ns": (miss, len(asked)),
-                "score_ns": (one, len(asked)),
-                "score_many_ns": (_many(model, many), len(many)),
+            row: dict[str, Any] = {"kind": model.kind, "form": model.form, "nbytes": model.nbytes}
+            work: dict[str, tuple[Callable[[Sequence[bytes]], Any], int]] = {
+                "lmdb_miss_ns": (miss, TURN_KEYS),
+                "score_ns": (_one_by_one(model), TURN_KEYS),
+                "score_many_ns": (model.score_many, BATCH_KEYS),
             }
+            for name, keys in (("fresh", asked), ("same", asked[:TURN_KEYS])):
+                best = row[name] = _best(work, keys, rounds)
+                best["score_ratio"] = best["score_ns"] / best["lmdb_miss_ns"]
+                best["score_many_ratio"] = best["score_many_ns"] / best["lmdb_miss_ns"]
             estimator, features = model.estimator, model.features
             if estimator is not None and features is not None:
                 predict = getattr(estimator, "predict_proba", None) or estimator.decision_function
-                work["predict_ns"] = (_one_row(predict, features, asked[0]), 1)
-            best = _best(work, rounds)
-            rows.append(
-                {
-                    "kind": model.kind,
-                    "form": model.form,
-                    "nbytes": model.nbytes,
-                    **best,
-                    "score_ratio": best["score_ns"] / best["lmdb_miss_ns"],
-                    "score_many_ratio": best["score_many_ns"] / best["lmdb_miss_ns"],
-                }
-            )
+                matrix = features.transform([asked[0]])
+                row |= _best({"predict_ns": (_same_row(predict, matrix), 1)}, asked, rounds)
+            rows.append(row)
         environment.close()
     return rows
 
 
-def _many(model: Model, keys: list[bytes]) -> Callable[[], Any]:
-    return lambda: model.score_many(keys)
+def _best(
+    work: dict[str, tuple[Callable[[Sequence[bytes]], Any], int]], keys: Sequence[bytes], rounds: int
+) -> dict[str, float]:
+    """The best time per key of each piece of work, in nanoseconds; the pieces take turns.
+
+    Each turn asks for the next keys, as new objects; for the same ones if there are no more than it needs.
+    """
+    best = dict.fromkeys(work, float("inf"))
+    batches = {name: itertools.cycle(keys) for name in work}
+    same = len(keys) <= TURN_KEYS
+    kept = {name: list(itertools.islice(itertools.cycle(keys), n)) for name, (_, n) in work.items()}
+    for _ in range(rounds):
+        for name, (call, n) in work.items():
+            batch = kept[name] if same else [bytes(bytearray(key)) for key in itertools.islice(batches[name], n)]
+            started = time.perf_counter_ns()
+            call(batch)
+            best[name] = min(best[name], (time.perf_counter_ns() - started) / n)
+    return best
 
 
-def _one_row(predict: Callable[[Any], Any], features: Features, key: bytes) -> Callable[[], Any]:
-    matrix = features.transform([key])
-    return lambda: predict(matrix)
+def _one_by_one(model: Model) -> Callable[[Sequence[bytes]], None]:
+    def run(keys: Sequence[bytes], score: Callable[[bytes], int] = model.score) -> None:
+        for key in keys:
+            score(key)
+
+    return run
+
+
+def _same_row(predict: Callable[[Any], Any], matrix: Any) -> Callable[[Sequence[bytes]], Any]:
+    return lambda keys: predict(matrix)

@@ -294,13 +294,17 @@ def _models_time(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]
     rows = [
         [
             f"`{row['kind']}`, {row['form']}, {row['nbytes']:,} bytes",
-            *(f"{row[name]:,.0f} ns" for name in ("score_ns", "score_many_ns", "lmdb_miss_ns")),
-            f"{row['score_ratio']:.3f} / {row['score_many_ratio']:.3f}",
-            f"{row['predict_ns'] / row['score_ns']:,.0f}" if "predict_ns" in row else "-",
+            words,
+            *(f"{row[name][time]:,.0f} ns" for time in ("score_ns", "score_many_ns", "lmdb_miss_ns")),
+            f"{row[name]['score_ratio']:.3f} / {row[name]['score_many_ratio']:.3f}",
+            f"{row['predict_ns'] / row[name]['score_ns']:,.0f}" if "predict_ns" in row else "-",
         ]
         for row in record["speed"]
+        for name, words in (("fresh", "fresh"), ("same", "the same"))
     ]
-    headings = ("model", "`score`", "`score_many`, per key", "LMDB miss", "ratios", "scikit-learn, one row, to `score`")
+    headings = (
+        "model", "keys", "`score`", "`score_many`, per key", "LMDB miss", "ratios", "scikit-learn, one row, to `score`",
+    )  # fmt: skip
     return headings, rows
 
 
