@@ -121,8 +121,12 @@ def test_store_section_runs_and_judges(monkeypatch):
     ours = [case["ns"]["dlbf Store"] for case in figures["cases"]]
     assert len(ours) == 6
     assert min(ours) > 0
-    assert {(row["temperature"], row["absent_share"]) for row in figures["bars"]} == {
-        (temperature, share) for temperature in ("warm", "cold") for share in (0.0, 0.95)
+    assert {(row["store"], row["temperature"], row["absent_share"]) for row in figures["bars"]} == {
+        (name, temperature, share)
+        for name in ("dlbf Store", "dlbf Store, writemap")
+        for temperature in ("warm", "cold")
+        for share in (0.0, 0.95)
+        if not figures["engines"][name]["error"]
     }
     for row in figures["bars"]:
         assert row["met"] == (row["ratio"] <= row["at_most"])

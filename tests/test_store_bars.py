@@ -76,15 +76,22 @@ def test_reads_beside_lmdb_and_rocksdb(memory, urls):
     with env.begin(write=True) as txn:
         for key in stored:
             txn.put(key, b"value")
-    options = rocksdict.Options(raw_mode=True)
-    table = rocksdict.BlockBasedOptions()
-    table.set_bloom_filter(10.0, False)
-    options.set_block_based_table_factory(table)
-    rocks = rocksdict.Rdict(str(memory / "rocks"), options)
-    batch = rocksdict.WriteBatch(raw_mode=True)
-    for key in stored:
-        batch.put(key, b"value")
-    rocks.write(batch)
+
+    def new_rocks(name):
+        options = rocksdict.Options(raw_mode=True)
+        table = rocksdict.BlockBasedOptions()
+        table.set_bloom_filter(10.0, False)
+        options.set_block_based_table_factory(table)
+        rocks = rocksdict.Rdict(str(memory / name), options)
+        for first in range(0, len(stored), 1000):
+            batch = rocksdict.WriteBatch(raw_mode=True)
+            for key in stored[first : first + 1000]:
+                batch.put(key, b"value")
+            rocks.write(batch)
+        return rocks
+
+    # As it is after loading; at its best, in one piece and with nothing written since; and in use.
+    loaded, rocks = new_rocks("loaded"), new_rocks("rocks")
     rocks.flush()
     rocks.compact_range(None, None)
     store = Store(memory / "store", sync="none")
@@ -94,6 +101,10 @@ def test_reads_beside_lmdb_and_rocksdb(memory, urls):
         for key in keys:
             with env.begin() as txn:
                 txn.get(key)
+
+    def read_loaded(keys):
+        for key in keys:
+            loaded.get(key)
 
     def read_rocks(keys):
         for key in keys:
@@ -113,36 +124,48 @@ def test_reads_beside_lmdb_and_rocksdb(memory, urls):
             "store absent": read_store,
             "lmdb absent": read_lmdb,
             "rocks absent": read_rocks,
+            "rocks absent, as loaded": read_loaded,
             "store present": read_store,
             "lmdb present": read_lmdb,
         },
         keys_of,
     )
+    for key in stored[:20_000]:
+        rocks[key] = b"value"
+        store[key] = b"value"
+    cases = {"store absent, in use": read_store, "rocks absent, in use": read_rocks}
+    best |= best_of(7, cases, keys_of)
     ratios = {
         "absent / py-lmdb": best["store absent"] / best["lmdb absent"],
-        "absent / rocksdict": best["store absent"] / best["rocks absent"],
+        "absent / rocksdict, as loaded": best["store absent"] / best["rocks absent, as loaded"],
+        "absent / rocksdict, in use": best["store absent, in use"] / best["rocks absent, in use"],
+        "absent / rocksdict, compacted": best["store absent"] / best["rocks absent"],
         "present / py-lmdb": best["store present"] / best["lmdb present"],
     }
     print({name: f"{value * 1e9:.0f} ns" for name, value in best.items()})
     print({name: round(value, 3) for name, value in ratios.items()})
-    # The budgets are 0.2, 0.25 and 1.15.  The second is missed (0.39 on a quiet machine): these limits only keep it
-    # from getting worse, and a pass does not mean that the budget is met.
+    # The budgets are 0.2, 0.25 and 1.15.  The second is missed beside a RocksDB that has just been compacted (0.37 on
+    # a quiet machine): that limit only keeps it from getting worse.
     assert ratios["absent / py-lmdb"] <= 0.2
-    assert ratios["absent / rocksdict"] <= 0.5
+    assert ratios["absent / rocksdict, as loaded"] <= 0.25
+    assert ratios["absent / rocksdict, in use"] <= 0.25
+    assert ratios["absent / rocksdict, compacted"] <= 0.5
     assert ratios["present / py-lmdb"] <= 1.3
     env.close()
+    loaded.close()
     rocks.close()
     store.close()
 
 
 @pytest.mark.data
 @pytest.mark.timing
-def test_batched_puts_beside_lmdb(memory, urls):
+@pytest.mark.parametrize("writemap", [False, True])
+def test_batched_puts_beside_lmdb(memory, urls, writemap):
     stored, _ = urls
     totals = []
     for attempt in range(2):
         env = lmdb.open(str(memory / f"lmdb puts {attempt}"), map_size=1 << 36, sync=False)
-        store = Store(memory / f"store puts {attempt}", sync="none")
+        store = Store(memory / f"store puts {attempt}", sync="none", writemap=writemap)
         plain = ours = 0.0
         for i in range(0, len(stored), 1000):
             part = stored[i : i + 1000]
@@ -157,7 +180,8 @@ def test_batched_puts_beside_lmdb(memory, urls):
             plain += middle - start
             ours += time.process_time() - middle
         totals.append(ours / plain)
-        print(f"batches of 1,000: py-lmdb {plain:.2f} s, store {ours:.2f} s, ratio {totals[-1]:.3f}, {store.stats()}")
+        each = f"py-lmdb {plain:.2f} s, store {ours:.2f} s, ratio {totals[-1]:.3f}"
+        print(f"batches of 1,000, {writemap=}: {each}, {store.stats()}")
         assert store.verify().ok
         env.close()
         store.close()
@@ -166,11 +190,11 @@ def test_batched_puts_beside_lmdb(memory, urls):
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("sync", ["full", "none"])
-def test_single_puts_beside_lmdb(tmp_path, sync):
+@pytest.mark.parametrize(("sync", "writemap"), [("full", False), ("none", False), ("none", True)])
+def test_single_puts_beside_lmdb(tmp_path, sync, writemap):
     n = 400 if sync == "full" else 20000
     env = lmdb.open(str(tmp_path / "lmdb"), map_size=1 << 36, sync=sync == "full")
-    store = Store(tmp_path / "store", sync=sync)
+    store = Store(tmp_path / "store", sync=sync, writemap=writemap)
     plain = ours = 0.0
     for i in range(n):
         key = b"key %d" % (i * 7919 % 1000003)
@@ -182,8 +206,9 @@ def test_single_puts_beside_lmdb(tmp_path, sync):
         plain += middle - start
         ours += time.perf_counter() - middle
     each = f"py-lmdb {plain / n * 1e6:.1f} us, store {ours / n * 1e6:.1f} us"
-    print(f"single puts, sync={sync}: {each}, {ours / plain:.3f}")
-    if sync == "full":
+    print(f"single puts, {sync=}, {writemap=}: {each}, {ours / plain:.3f}")
+    # The budget is missed without them: pages are handed over one by one, and here is one more of them.
+    if sync == "full" or writemap:
         assert ours / plain <= 1.3
     env.close()
     store.close()

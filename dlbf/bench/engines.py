@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import lmdb
 
@@ -25,6 +25,7 @@ FPR = 0.01
 # Bits per key with which the filters of RocksDB and LevelDB reach 1 %: ours is compared at the same rate.
 BLOOM_BITS_PER_KEY = 10
 MAP_BYTES = 1 << 36
+WRITEMAP_BYTES = 1 << 34
 LOAD_BATCH = 10_000
 MADV_DONTNEED = 4
 # LevelDB keeps blocks in a cache of its own: warm means that all of them are in it.
@@ -135,17 +136,28 @@ class LearnedStore(DlbfStore):
             raise RuntimeError("rebuild() chose a filter without a model for these keys: see the other row")
 
 
+class MappedStore(DlbfStore):
+    """Ours, written through LMDB's map."""
+
+    name = "dlbf Store, writemap"
+    cannot = ("several writing processes",)
+
+    def _open(self) -> None:
+        self.store = Store(self.folder, fpr=FPR, sync="none", writemap=True)
+
+
 class Lmdb(Engine):
     """py-lmdb alone: a read transaction for every read, as a program needs that must see the newest commit."""
 
     name = "py-lmdb"
     distribution = "lmdb"
     cannot: ClassVar[Sequence[str]] = ("filter",)
+    options: ClassVar[dict[str, Any]] = {"map_size": MAP_BYTES}
 
     def _open(self) -> None:
         # readahead=False is what a store larger than memory needs; ours has it too.
         self.environment = lmdb.open(
-            str(self.folder), map_size=MAP_BYTES, sync=False, metasync=False, readahead=False, max_spare_txns=1
+            str(self.folder), sync=False, metasync=False, readahead=False, max_spare_txns=1, **self.options
         )
 
     def load(self, items: Sequence[tuple[bytes, bytes]]) -> None:
@@ -168,6 +180,14 @@ class Lmdb(Engine):
 
     def _close(self) -> None:
         self.environment.close()
+
+
+class LmdbMapped(Lmdb):
+    """py-lmdb alone, written through its map; the file is as long as that from the start."""
+
+    name = "py-lmdb, writemap"
+    cannot = ("filter", "refuse a write on a full disk")
+    options: ClassVar[dict[str, Any]] = {"map_size": WRITEMAP_BYTES, "writemap": True}
 
 
 class LmdbKept(Lmdb):
@@ -336,7 +356,7 @@ class Leveldb(Engine):
 
 
 ENGINES: tuple[type[Engine], ...] = (
-    DlbfStore, LearnedStore, Lmdb, LmdbKept, RbloomLmdb, RocksBloom, RocksRibbon, Leveldb,
+    DlbfStore, LearnedStore, MappedStore, Lmdb, LmdbMapped, LmdbKept, RbloomLmdb, RocksBloom, RocksRibbon, Leveldb,
 )  # fmt: skip
 
 

@@ -352,6 +352,7 @@ def _store(temperature: str) -> Callable[[Record], tuple[Sequence[str], Sequence
 def _store_bars(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     rows = [
         [
+            row["store"],
             f"{row['mix']}, {100 * row['absent_share']:.0f} %",
             row["temperature"],
             row["against"],
@@ -361,7 +362,7 @@ def _store_bars(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]
         ]
         for row in record["bars"]
     ]
-    return ("mix, absent reads", "", "compared with", "time of dlbf Store to it", "at most", ""), rows
+    return ("store", "mix, absent reads", "", "compared with", "its time to that", "at most", ""), rows
 
 
 def _scale(figure: str) -> Callable[[Record], tuple[Sequence[str], Sequence[Sequence[str]]]]:

@@ -82,8 +82,8 @@ def _write_tables(figures: dict[str, Any]) -> None:
         wide_console(220).print(table)
     for row in figures["bars"]:
         click.echo(
-            f"{'met   ' if row['met'] else 'MISSED'} mix {row['mix']}, {row['absent_share']:.0%} absent, "
-            f"{row['temperature']}: {row['ratio']:.2f} of {row['against']}'s time, at most {row['at_most']:g}"
+            f"{'met   ' if row['met'] else 'MISSED'} {row['store']}: mix {row['mix']}, {row['absent_share']:.0%} "
+            f"absent, {row['temperature']}: {row['ratio']:.2f} of {row['against']}'s time, at most {row['at_most']:g}"
         )
     write_machine(figures["machine"])
 
