@@ -129,7 +129,7 @@ class StoreCold(Filled):
 class StoreWrite:
     """Writing new keys: LMDB dominates, the journal and the growing filter are what we add."""
 
-    params = [["store", "lmdb"], [1, 1000]]
+    params = [["store", "store, writemap", "lmdb"], [1, 1000]]
     param_names = ["engine", "batch"]
     number = 1
 
@@ -137,7 +137,7 @@ class StoreWrite:
         self.folder = tempfile.mkdtemp()
         self.keys = make_keys(size(20_000))
         self.environment = open_lmdb(f"{self.folder}/lmdb")
-        self.store = Store(f"{self.folder}/store", sync="none")
+        self.store = Store(f"{self.folder}/store", sync="none", writemap=engine.endswith("writemap"))
 
     def teardown(self, engine, batch):
         self.store.close()
@@ -145,7 +145,7 @@ class StoreWrite:
         shutil.rmtree(self.folder)
 
     def _begin(self, engine):
-        return self.store.write() if engine == "store" else self.environment.begin(write=True)
+        return self.environment.begin(write=True) if engine == "lmdb" else self.store.write()
 
     def time_put(self, engine, batch):
         for i in range(0, len(self.keys), batch):
