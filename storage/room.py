@@ -145,6 +145,9 @@ class Room:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
+    def __del__(self) -> None:
+        self.close()
+
 
 def _forget() -> None:
     """In a child of fork(), which cannot use the store, and must not keep the lock when the parent is gone."""

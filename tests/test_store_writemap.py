@@ -1,5 +1,6 @@
 """Stores that are written through LMDB's map: the same store, one writer, and room on the disk before it is used."""
 
+import gc
 import os
 import random
 import shutil
@@ -209,6 +210,16 @@ os.kill(os.getpid(), signal.SIGKILL)
             assert store[b"a"] == b"1"
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("writemap", [True, False])
+def test_lock_is_gone_with_a_store_that_nobody_closed(path, writemap):
+    store = Store(path, sync="none", writemap=writemap)
+    store[b"a"] = b"1"
+    del store
+    gc.collect()
+    with open_mapped(path) as store:
+        assert store[b"a"] == b"1"
 
 
 def test_readers_in_another_process_follow_growth_and_commits(path):
