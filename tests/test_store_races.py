@@ -669,6 +669,59 @@ def test_signal_handler_that_writes_where_the_write_lock_is_held_gets_an_error_n
         assert dict(store) == {b"key": b"v", b"later": b"1"}
 
 
+def during_resize(store, function):
+    """Have a function called, as a signal handler might be, where a thread moves the map; returns what it raised."""
+    env = store._env
+    raised = []
+
+    class Environment:
+        def set_mapsize(self, size):
+            try:
+                function()
+            except StoreError as error:
+                raised.append(str(error))
+            env.set_mapsize(size)
+
+        def __getattr__(self, name):
+            return getattr(env, name)
+
+    store._env = Environment()
+    thread = start(store._adopt_map)
+    thread.join(10)
+    assert not thread.is_alive()
+    store._env = env
+    return raised
+
+
+def test_signal_handler_that_reads_while_its_thread_moves_the_map_gets_an_error_not_a_deadlock(path):
+    with open_store(path) as store:
+        store[b"key"] = b"v"
+        for read in (lambda: store.get(b"key"), lambda: len(store), store.snapshot):
+            assert "making the LMDB map larger" in during_resize(store, read)[0]
+        assert store.get(b"key") == b"v"
+        check_that_nothing_is_held(store)
+
+
+def test_thread_that_iterates_may_read_while_another_waits_to_move_the_map(path):
+    with open_store(path) as store:
+        store.update((b"%d" % i, b"v") for i in range(3))
+        seen = []
+
+        def iterate():
+            for key in store:
+                if not seen:
+                    threads.append(start(store._adopt_map))
+                    time.sleep(0.2)  # reads are held now
+                seen.append((key, store[key], store.get_many([key]), len(store)))
+
+        threads = []
+        start(iterate).join(10)
+        assert seen == [(b"%d" % i, b"v", [b"v"], 3) for i in range(3)]
+        threads[0].join(10)
+        assert not threads[0].is_alive()
+        check_that_nothing_is_held(store)
+
+
 def abandon(store):
     """Begin a write transaction that only the garbage collector can end."""
     txn = store.write()

@@ -119,6 +119,8 @@ cdef class ReadPath:
     cdef bint swept                # whether somebody is watching that it is not kept for long
     cdef readonly Py_ssize_t n_reading   # read transactions open in this process
     cdef bint held                 # no new ones: the map is about to move
+    cdef uint64_t holder           # thread that has told them so; 0: none, or only to end its transaction
+    cdef dict reading_threads      # how many of them each thread has begun that has any, but for those of ``_fetch``
     cdef readonly uint64_t n_lookups
     cdef readonly uint64_t n_filtered
     cdef readonly uint64_t n_false_positives
@@ -135,6 +137,7 @@ cdef class ReadPath:
         self.has_meta = False
         self.current = NEVER
         self.own_forks = fork_count
+        self.reading_threads = {}
         self.samples = []
         self.sample_every = 0
         self.sample_in = NEVER
@@ -471,7 +474,7 @@ cdef class Reading:
 
     cdef ReadPath store
     cdef bint buffers
-    cdef bint counted
+    cdef object thread           # that has begun it; None: it has not begun, or has ended
     cdef object txn
 
     def __init__(self, ReadPath store, bint buffers=False):
@@ -482,10 +485,7 @@ cdef class Reading:
         cdef ReadPath store = self.store
         while True:
             store._check_process()
-            while store.held:
-                sleep(0.0005)
-            store.n_reading += 1
-            self.counted = True
+            self._count()
             try:
                 self.txn = store._env.begin(buffers=self.buffers)
                 return self.txn
@@ -494,18 +494,38 @@ cdef class Reading:
                 problem = error
             store._cannot_read(problem)
 
+    cdef int _count(self) except -1:
+        """Count it, as soon as reads are not held."""
+        cdef ReadPath store = self.store
+        cdef object me = PyThread_get_thread_ident()
+        # The map does not move before this thread has ended what it reads already, so it must not wait for that.
+        while store.held and me not in store.reading_threads:
+            if store.holder == <uint64_t>me:
+                raise StoreError(
+                    "this thread is making the LMDB map larger, or follows another process that has; a signal handler "
+                    "or a finalizer cannot read the data then. Do it later"
+                )
+            sleep(0.0005)
+        store.reading_threads[me] = store.reading_threads.get(me, 0) + 1
+        store.n_reading += 1
+        self.thread = me
+        return 0
+
     cpdef end(self):
         """End it; a second time nothing happens."""
         cdef ReadPath store = self.store
         txn = self.txn
-        self.txn = None
-        if not self.counted:
+        thread = self.thread
+        self.txn = self.thread = None
+        if thread is None:
             return
-        self.counted = False
         try:
             store._end_txn(txn)
         finally:
             store.n_reading -= 1
+            store.reading_threads[thread] -= 1
+            if not store.reading_threads[thread]:
+                del store.reading_threads[thread]
 
     def __exit__(self, *exc_info):
         self.end()
@@ -524,12 +544,14 @@ cdef class ReadsHeld:
         self.store = store
 
     def __enter__(self):
+        self.store.holder = PyThread_get_thread_ident()
         self.holds = self.store.held = True
 
     cpdef end(self):
         """Let them go on; a second time nothing happens."""
         if self.holds:
             self.holds = self.store.held = False
+            self.store.holder = 0
 
     def __exit__(self, *exc_info):
         self.end()
