@@ -90,6 +90,8 @@ RESIZE_PATIENCE_SECONDS = 30.0
 SPARE_TXNS = 1
 # How long, at most twice, a read transaction is kept open for the next read.
 KEEP_SECONDS = 0.02
+# After which beginning to read may succeed, see Store._cannot_read.
+BEGIN_ERRORS = (lmdb.MapResizedError, lmdb.ReadersFullError)
 SYNC_MODES = {
     "full": {"sync": True, "metasync": True},
     "data": {"sync": True, "metasync": False},
@@ -297,7 +299,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         with contextlib.suppress(lmdb.Error):
             env.reader_check()
         dbs = self._dbs = self._open_databases(DEFAULT_FPR if fpr is None else fpr, secret, keyed)
-        with env.begin() as txn:
+        with self._reading() as txn:
             record = txn.get(STORE_KEY, db=dbs.meta)
             is_guard = txn.get(GUARD_KEY, db=dbs.meta) is not None
         if is_guard != self._IS_GUARD:
@@ -322,7 +324,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             )
         self._secret = self._find_secret(secret) if self._info.keyed else None
         self._replica = Replica(dbs, self._secret, str(self.path))
-        self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, self._PLAIN_KEY_BYTES)
+        self._attach_reader(env.begin, dbs.data, BEGIN_ERRORS, self._PLAIN_KEY_BYTES)
         self._attach_writer(
             self._write_lock,
             self._lock,
@@ -338,7 +340,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         # The filter is loaded when it is first needed: a process that only wants a few present keys never pays for it.
         self._watch_meta_pages()
         if self._miss_limit:
-            with env.begin() as txn:
+            with self._reading() as txn:
                 every = misses.drawing_rate(txn, dbs, self._miss_limit, read_traffic(txn, dbs).scale)
             self._sample_misses(every, misses.BUFFER_KEYS, int.from_bytes(os.urandom(8), "little") | 1)
 
@@ -485,7 +487,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._wake.set()
         env, self._env = self._env, None
         self._detach_meta()
-        self._attach_reader(None, None, lmdb.MapResizedError, 0)
+        self._attach_reader(None, None, BEGIN_ERRORS, 0)
         if self._meta_map is not None:
             self._meta_map.close()
             self._meta_map = None
@@ -528,7 +530,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             self._adopt_map()
         elif not isinstance(error, lmdb.ReadersFullError):
             raise error
-        elif not self._env.reader_check():
+        elif not self._drop_live() and not self._env.reader_check():
             raise StoreError(
                 f"{self.path}: all {self._env.max_readers()} reader slots are in use; close snapshots, "
                 "or open the store with a larger max_readers"
@@ -576,8 +578,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     # --- the replica
 
-    def _refresh(self, wait: bool = False) -> bool:
-        """Bring the filter up to date; False if it cannot be used now.
+    def _refresh(self, wait: bool = False, txn: Any = None) -> bool:
+        """Bring the filter up to date, or to what the read transaction ``txn`` sees; False if it cannot be used now.
 
         One that takes a while to load is loaded aside, and until then the data are read, unless the caller wants to
         ``wait``.
@@ -587,7 +589,13 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             return False
         # In this order: beginning to read may have to follow a map that has grown, which takes the writers' lock, and
         # writers wait for the replica.
-        with self._reading(buffers=True) as txn, Attempt(self._lock, wait) as taken:
+        if txn is None:
+            with self._reading(buffers=True) as txn:
+                return self._refresh_in(txn, wait)
+        return self._refresh_in(txn, wait)
+
+    def _refresh_in(self, txn: Any, wait: bool) -> bool:
+        with Attempt(self._lock, wait) as taken:
             if not taken:
                 return False
             if self._is_current():

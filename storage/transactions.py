@@ -122,7 +122,8 @@ class Snapshot(_View):
         try:
             self._txn = self._reading.__enter__()
             self.txn_id: int = self._txn.id()
-            store._refresh()
+            # Not in another transaction: there may be no slot for it, and it could not follow a map that has grown.
+            store._refresh(txn=self._txn)
         except BaseException:
             self._reading.end()
             raise

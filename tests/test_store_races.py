@@ -21,6 +21,7 @@ from dlbf.errors import StoreError
 from dlbf.kernels.readpath import ReplicaLock
 from dlbf.storage import Store, build, generations, journal, replica, steps
 from dlbf.storage.layout import PLAIN_KEY_BYTES
+from dlbf.storage.store import BEGIN_ERRORS
 
 
 @pytest.fixture
@@ -298,7 +299,7 @@ def test_read_transaction_of_the_past_is_not_kept_for_the_next_read(path):
             def wrapped(*arguments):
                 return Slow(begin(*arguments), before_get) if len(arguments) == 1 else begin(*arguments)
 
-            store._attach_reader(wrapped, store._dbs.data, lmdb.MapResizedError, PLAIN_KEY_BYTES)
+            store._attach_reader(wrapped, store._dbs.data, BEGIN_ERRORS, PLAIN_KEY_BYTES)
 
         attach(lambda: (taken.set(), go.wait(30)))
         first = start(store.get, b"old")

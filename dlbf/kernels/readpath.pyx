@@ -110,7 +110,7 @@ cdef class ReadPath:
     cdef uint64_t own_forks
     cdef object begin              # Environment.begin, bound
     cdef object data_db
-    cdef object map_error          # LMDB's "somebody made the map larger"
+    cdef object begin_errors       # LMDB's "somebody made the map larger" and "no slot for a reader"
     cdef Py_ssize_t max_plain_bytes
     cdef object live               # a read transaction kept for the next read; None: none, or in use
     cdef uint64_t live_id          # the transaction it sees
@@ -173,11 +173,13 @@ cdef class ReadPath:
             self.word_a = self.word_b = NULL
             PyBuffer_Release(&self.meta_view)
 
-    def _attach_reader(self, begin, data_db, map_error, Py_ssize_t max_plain_bytes):
-        """How to read: ``Environment.begin``, the database of the data, the longest key stored as it is."""
+    def _attach_reader(self, begin, data_db, begin_errors, Py_ssize_t max_plain_bytes):
+        """How to read: ``Environment.begin``, the database of the data, errors to try again after, the longest key
+        stored as it is.
+        """
         self.begin = begin
         self.data_db = data_db
-        self.map_error = map_error
+        self.begin_errors = begin_errors
         self.max_plain_bytes = max_plain_bytes
 
     def _keep_live(self, bint keep):
@@ -187,10 +189,11 @@ cdef class ReadPath:
             self._drop_live()
 
     def _drop_live(self):
-        """End the transaction that is being kept, if any."""
+        """End the transaction that is being kept; False if there is none."""
         txn = self.live
         self.live = None
         self._end_txn(txn)
+        return txn is not None
 
     cdef int _end_txn(self, object txn) except -1:
         """Abort a transaction if it has not ended."""
@@ -414,7 +417,7 @@ cdef class ReadPath:
                         raise
             else:
                 txn.abort()
-        except self.map_error:
+        except self.begin_errors:
             value = NotImplemented
         finally:
             self.n_reading -= 1
