@@ -213,6 +213,38 @@ def test_foreign_write_is_found_by_verify_and_repaired_by_rebuild(tmp_path):
         assert guard.get(ABSENT[0]) == b"behind the guard"
 
 
+@pytest.mark.parametrize("tells", [False, True])
+def test_clear_ends_and_takes_out_what_others_have_put_into_the_engine(tmp_path, monkeypatch, tells):
+    class Engine(Counting):
+        def delete_many(self, keys):
+            return [self.mapping.pop(key, None) is not None for key in keys]
+
+    engine = Engine()
+    engine.tells = tells
+    monkeypatch.setattr(guard_module, "BATCH_KEYS", 100)
+    with open_guard(engine, tmp_path) as guard:
+        guard.update((key, b"1") for key in KEYS[:300])
+        engine.mapping.update((key, b"2") for key in ABSENT if guard._ask(key) == 0)
+        thread = threading.Thread(target=guard.clear, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert not engine.mapping
+        assert guard.verify().ok
+        assert not guard._replica.filter
+
+
+def test_clear_of_an_engine_that_keeps_its_keys_is_an_error(tmp_path):
+    class Engine(Counting):
+        def delete_many(self, keys):
+            pass
+
+    with open_guard(Engine(), tmp_path) as guard:
+        guard.update((key, b"1") for key in KEYS)
+        with pytest.raises(StoreError, match="still gives 500 keys"):
+            guard.clear()
+
+
 # --- engines that fail
 
 
