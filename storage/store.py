@@ -38,7 +38,7 @@ import lmdb
 from dlbf.errors import FilterFullError, FormatError, StoreError, VersionError
 from dlbf.kernels.journal import OperationLog, apply_record
 from dlbf.kernels.keys import read_keys
-from dlbf.kernels.readpath import Attempt, Reading, ReadsHeld, ReplicaLock, WriteLock, WritePath, Writing
+from dlbf.kernels.readpath import Asking, Attempt, Reading, ReadsHeld, ReplicaLock, WriteLock, WritePath, Writing
 from dlbf.storage import generations, journal, misses, steps
 from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_successor, keys_after
 from dlbf.storage.drift import drift, observe
@@ -86,6 +86,8 @@ LEAST_MAP_BYTES = 1 << 20
 # A transaction keeps its changes for a second try when the map has less room than this.
 ROOMY_MAP_BYTES = 1 << 36
 RESIZE_PATIENCE_SECONDS = 30.0
+# How long close() waits for what other threads are writing.
+CLOSE_PATIENCE_SECONDS = 30.0
 # Read transactions that py-lmdb keeps for reuse: beginning a new one takes a lock that all processes share.
 SPARE_TXNS = 1
 # How long, at most twice, a read transaction is kept open for the next read.
@@ -228,6 +230,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._meta_map: mmap.mmap | None = None
         self._lock = ReplicaLock()
         self._write_lock = threading.Lock()
+        self._attach_lock(self._write_lock)
         self._build_lock = threading.Lock()
         self._sample_lock = threading.RLock()
         self._builder: Builder | None = None
@@ -238,7 +241,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._sweeper: threading.Thread | None = None
         self._flusher: threading.Thread | None = None
         self._loader: threading.Thread | None = None
-        self._closing = False
+        self._close_lock = threading.RLock()
         self._flushed_at = -FLUSH_SECONDS
         # Lookups that are in the traffic record already, and the filter that had answered them.
         self._reported = (0, 0, 0)
@@ -326,7 +329,6 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._replica = Replica(dbs, self._secret, str(self.path))
         self._attach_reader(env.begin, dbs.data, BEGIN_ERRORS, self._PLAIN_KEY_BYTES)
         self._attach_writer(
-            self._write_lock,
             self._lock,
             self._replica,
             self._replica.tail,
@@ -459,31 +461,78 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     # --- closing
 
     def close(self) -> None:
-        """Let go of the environment; a long journal is checkpointed first.  Closing twice is allowed."""
+        """Let go of the environment; a long journal is checkpointed first.  Closing twice is allowed.
+
+        Write transactions of this thread are undone, iterators and snapshots end.
+
+        Raises
+        ------
+        StoreError
+            If another thread has been in the middle of writing for 30 seconds: the store stays open then.
+        """
         if self._env is None:
             return
         if self._was_forked():
             # Not ours to close: it would free the parent's slots in LMDB's table of readers.
             self._env = None
             return
-        replica = self._replica
         self._end_left_open()
-        if not self.readonly and not self._writer:
-            with contextlib.suppress(lmdb.Error, StoreError):
-                if replica.filter is not None and replica.journal_bytes > 4096:
-                    self.checkpoint()
-                if self.n_samples >= FLUSH_LEAST_KEYS:
-                    self._flush()
-        self._close()
+        with Attempt(self._close_lock):
+            self._closing = threading.get_ident()
+            try:
+                if not self.readonly:
+                    with self._no_writers():
+                        pass  # and nobody begins to write from now on
+                    self._leave_tidy()
+                self._close()
+            finally:
+                self._may_have_closed()
+
+    def _leave_tidy(self) -> None:
+        """Save the next who opens it a long journal, and keep what was sampled."""
+        replica = self._replica
+        with contextlib.suppress(lmdb.Error, StoreError):
+            if replica.filter is not None and replica.journal_bytes > 4096:
+                self.checkpoint()
+            if self.n_samples >= FLUSH_LEAST_KEYS:
+                self._flush()
 
     def _close(self) -> None:
-        self._closing = True
-        self._withdraw()
-        if self._env is not None and not self._was_forked():
-            self._keep_live(False)
+        if self._env is None or self._was_forked():
+            self._let_go()
+            return
+        self._closing = threading.get_ident()
+        try:
             for thread in (self._flusher, self._loader):
                 if thread is not None:
                     thread.join()
+            # py-lmdb waits for a write transaction of another thread, which could not end it any more then.
+            with self._no_writers():
+                if hasattr(self, "_replica"):
+                    self._replica.quiet = True  # a thread that is loading the filter will fail, and is right to
+                self._let_go()
+        finally:
+            self._may_have_closed()
+
+    def _may_have_closed(self) -> None:
+        if self._env is not None:
+            self._closing = 0
+
+    @contextlib.contextmanager
+    def _no_writers(self) -> Iterator[None]:
+        """Wait until no thread of this process writes, and let none begin."""
+        with WriteLock(self, timeout=CLOSE_PATIENCE_SECONDS) as taken:
+            if not taken:
+                raise StoreError(
+                    f"{self.path}: another thread's write transaction has been open for "
+                    f"{CLOSE_PATIENCE_SECONDS:.0f} s; end it there, then close the store"
+                )
+            yield
+
+    def _let_go(self) -> None:
+        self._withdraw()
+        if self._env is not None and not self._was_forked():
+            self._keep_live(False)
         self._wake.set()
         env, self._env = self._env, None
         self._detach_meta()
@@ -509,9 +558,14 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             return f"<Store {str(self.path)!r}, closed>"
         return f"<Store {str(self.path)!r}: {self.state}>"
 
+    def _refuse_while_closing(self) -> None:
+        """Nothing is written any more when a thread is closing the store, but by that one."""
+        if self._env is None or self._closing not in (0, threading.get_ident()):
+            raise StoreError(f"{self.path}: this store is closed; open it again")
+
     def _check_process(self) -> None:
         if self._env is None:
-            raise StoreError(f"{self.path}: this store is closed; open it again")
+            self._refuse_while_closing()
         if self._was_forked():
             raise StoreError(
                 f"{self.path}: opened before fork() and used in the child, which LMDB does not allow; "
@@ -526,15 +580,16 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _cannot_read(self, error: BaseException) -> None:
         """A read transaction could not be begun: see to it that the next try may succeed, or raise."""
-        if isinstance(error, lmdb.MapResizedError):
-            self._adopt_map()
-        elif not isinstance(error, lmdb.ReadersFullError):
-            raise error
-        elif not self._drop_live() and not self._env.reader_check():
-            raise StoreError(
-                f"{self.path}: all {self._env.max_readers()} reader slots are in use; close snapshots, "
-                "or open the store with a larger max_readers"
-            ) from None
+        with Asking(self) as env:
+            if isinstance(error, lmdb.MapResizedError):
+                self._adopt_map()
+            elif not isinstance(error, lmdb.ReadersFullError):
+                raise error
+            elif not self._drop_live() and not env.reader_check():
+                raise StoreError(
+                    f"{self.path}: all {env.max_readers()} reader slots are in use; close snapshots, "
+                    "or open the store with a larger max_readers"
+                ) from None
 
     def _start_sweeping(self) -> None:
         """A read has left its transaction open: see that it is not for long."""
@@ -1431,8 +1486,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def sync(self) -> None:
         """Wait until everything committed is on disk (for the modes in which commits do not)."""
-        self._check_process()
-        self._env.sync(True)
+        with Asking(self) as env:
+            env.sync(True)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the whole store to a new directory while it is in use; the copy is a store of one moment.
@@ -1479,7 +1534,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             journal_records = journal.count_records(txn, self._dbs)
             n_misses = txn.stat(self._dbs.misses)["entries"]
             last_txn = txn.id()
-        info = self._env.info()
+        with Asking(self) as env:
+            info = env.info()
         psize = self._page_bytes
         replica = self._replica
         filter = replica.filter

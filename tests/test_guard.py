@@ -17,7 +17,7 @@ import guard_engines
 import lmdb
 import pytest
 from conftest import url_keys
-from test_store_races import twins_of
+from test_store_races import close_under, twins_of
 
 from dlbf.errors import StoreError
 from dlbf.kernels.hashing import checksum64
@@ -1061,6 +1061,45 @@ def in_child(guard, results):
         results.put("wrote")
     except StoreError:
         results.put("refused")
+
+
+GUARD_USES = {
+    "put": lambda guard: [(guard.put(b"new", b""), guard.delete(b"new")) for _ in range(20)],
+    "update": lambda guard: (guard.update({b"a": b"", b"b": b""}), guard.delete_many([b"a", b"b"])),
+    "care": lambda guard: (guard.stats(), guard.verify(), guard.checkpoint(), len(guard)),
+}
+
+
+@pytest.mark.parametrize("name", GUARD_USES)
+def test_thread_that_uses_a_guard_that_another_closes_is_told_so(tmp_path, name):
+    for turn in range(10):
+        guard = open_guard(Counting((key, b"1") for key in KEYS), tmp_path)
+        close_under(guard, GUARD_USES[name], 0.002 * turn)
+
+
+def test_close_waits_for_a_change_of_another_thread_but_not_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(guard_module, "CLOSE_PATIENCE_SECONDS", 0.2)
+    reached, answer = threading.Event(), threading.Event()
+
+    class Slow(Counting):
+        def put(self, key, value):
+            reached.set()
+            answer.wait(30)
+            super().put(key, value)
+
+    engine = Slow()
+    guard = open_guard(engine, tmp_path)
+    thread = threading.Thread(target=guard.put, args=(b"key", b"value"), daemon=True)
+    thread.start()
+    assert reached.wait(30)
+    with pytest.raises(StoreError, match="in the middle of a change"):
+        guard.close()
+    answer.set()
+    guard.close()
+    thread.join(30)
+    with open_guard(engine, tmp_path) as guard:
+        assert guard.get(b"key") == b"value"
+        assert guard.verify().ok
 
 
 def test_fork_is_noticed(tmp_path):

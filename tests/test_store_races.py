@@ -486,6 +486,65 @@ def test_filter_that_a_quick_change_outgrows_is_made_larger_at_once(path, monkey
         assert store.verify().ok
 
 
+def in_a_snapshot(store):
+    with store.snapshot() as view:
+        len(view), view.get(b"k1"), view.get(b"absent"), list(view.items()), b"k2" in view
+
+
+def in_a_transaction(store):
+    with store.write() as txn:
+        txn.put(b"k3", b"w"), txn.delete(b"new"), txn.get(b"k1"), len(txn), list(txn)
+
+
+USES = {
+    "get": lambda store: [store.get(b"k%d" % i) for i in range(100)],
+    "get_many": lambda store: store.get_many([b"k1", b"absent", b"k" * 600]),
+    "iterate": lambda store: list(store.items()),
+    "len": len,
+    "snapshot": in_a_snapshot,
+    "put": lambda store: store.put(b"k1", b"v"),
+    "slow put": lambda store: store.put("k1", b"v"),
+    "transaction": in_a_transaction,
+    "change": lambda store: (store.update({b"new": b""}), store.pop(b"new", None), store.setdefault(b"k1", b"")),
+    "care": lambda store: (store.stats(), store.checkpoint(), store.sync(), store.state),
+    "verify": lambda store: store.verify(),
+    "refresh": lambda store: (store._withdraw(), store.get(b"absent")),
+}
+
+
+def close_under(store, use, seconds):
+    """Close a store, after some time, while two threads use it; both must be told."""
+    begun = threading.Barrier(3)
+    errors = []
+
+    def run():
+        begun.wait()
+        try:
+            while True:
+                use(store)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [start(run), start(run)]
+    begun.wait()
+    time.sleep(seconds)
+    store.close()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert [type(error) for error in errors] == [StoreError] * 2, errors
+    assert all("closed" in str(error) for error in errors)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_thread_that_uses_a_store_that_another_closes_is_told_so(path, caplog, name):
+    for turn in range(15):
+        store = open_store(path)
+        store.update((b"k%d" % i, b"v") for i in range(100))
+        close_under(store, USES[name], 0.001 * turn)
+    assert not caplog.records
+
+
 class Interrupt(BaseException):
     """As Ctrl-C raises it, or a timeout."""
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 
 import lmdb
 import pytest
@@ -153,6 +154,93 @@ def test_close_ends_a_transaction_that_a_thread_has_left_open(store):
     closing.start()
     closing.join(10)
     assert not closing.is_alive()
+
+
+def test_close_does_not_wait_for_ever_for_a_transaction_of_another_thread(store, monkeypatch):
+    monkeypatch.setattr("dlbf.storage.store.CLOSE_PATIENCE_SECONDS", 0.2)
+    store.update({b"a": b"1", b"b": b"2"})
+    begun, go = threading.Event(), threading.Event()
+    seen = []
+
+    def write():
+        with store.write() as txn:
+            walk = txn.items()
+            seen.append(next(walk))
+            begun.set()
+            go.wait(30)
+            seen.append(next(walk))
+            txn.put(b"c", b"3")
+
+    def close():
+        with pytest.raises(StoreError, match="another thread's write transaction") as caught:
+            store.close()
+        seen.append(caught)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    assert begun.wait(30)
+    closing = threading.Thread(target=close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert len(seen) == 2
+    go.set()
+    writer.join(10)
+    assert not writer.is_alive()
+    assert dict(store) == {b"a": b"1", b"b": b"2", b"c": b"3"}
+    store[b"d"] = b"4"
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.get(b"a")
+
+
+def test_close_lets_a_transaction_of_another_thread_end(tmp_path):
+    begun, errors = threading.Event(), []
+
+    def write():
+        try:
+            with store.write() as txn:
+                begun.set()
+                for i in range(50):
+                    txn.put(b"%d" % i, b"")
+                    assert txn.get(b"%d" % i) == b""
+                    time.sleep(0.005)
+        except BaseException as error:
+            errors.append(error)
+
+    store = Store(tmp_path / "store", sync="none")
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    assert begun.wait(30)
+    store.close()
+    writer.join(10)
+    assert not errors
+    with Store(tmp_path / "store") as store:
+        assert len(store) == 50
+        assert store.verify().ok
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "write"])
+def test_view_lives_as_long_as_its_iterator_and_an_ended_one_says_so(store, kind):
+    store.update({b"a": b"1", b"b": b"2"})
+    assert list(getattr(store, kind)().items()) == [(b"a", b"1"), (b"b", b"2")]
+    assert list(getattr(store, kind)()) == [b"a", b"b"]
+    with getattr(store, kind)() as view:
+        walk = view.items()
+        next(walk)
+    with pytest.raises(StoreError, match="has ended"):
+        next(walk)
+    store[b"c"] = b"3"
+
+
+@pytest.mark.parametrize("key", [b"k", "k", b"k" * 600])
+def test_transaction_of_a_store_that_is_closed_says_so(store, key):
+    txn = store.write()
+    txn.put(b"a", b"1")
+    store.close()
+    for use in (lambda: txn.put(key, b""), lambda: txn.get(key), lambda: txn.delete(key), txn.commit):
+        with pytest.raises(StoreError, match="closed"):
+            use()
 
 
 def test_empty_value_is_not_taken_for_a_missing_key(store):

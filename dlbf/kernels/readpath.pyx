@@ -36,9 +36,9 @@ from dlbf.kernels.types cimport gate_read_one_done, gate_try_read, likely, uint8
 
 import sys
 from _thread import allocate_lock
-from time import sleep
+from time import monotonic, sleep
 
-from dlbf.errors import FilterFullError, StoreError
+from dlbf.errors import DlbfError, FilterFullError, StoreError
 
 cdef extern from "pythread.h":
     unsigned long PyThread_get_thread_ident()
@@ -203,6 +203,12 @@ cdef class ReadPath:
             Py_INCREF(txn)  # for ever: see __del__
         else:
             txn.abort()
+        return 0
+
+    cdef int _blame_closing(self, object error) except -1:
+        """An error has come: if another thread has closed the store meanwhile, that is what to tell."""
+        if isinstance(error, Exception) and not isinstance(error, DlbfError) and self._env is None:
+            self._check_process()
         return 0
 
     def _sweep(self):
@@ -419,6 +425,9 @@ cdef class ReadPath:
                 txn.abort()
         except self.begin_errors:
             value = NotImplemented
+        except Exception as error:
+            self._blame_closing(error)
+            raise
         finally:
             self.n_reading -= 1
         if unlikely(value is NotImplemented):
@@ -530,11 +539,28 @@ cdef class Reading:
             if not store.reading_threads[thread]:
                 del store.reading_threads[thread]
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, kind, error, trace):
         self.end()
+        self.store._blame_closing(error)
 
     def __del__(self):
         self.end()
+
+
+cdef class Asking:
+    """``with Asking(store)``: the environment is asked something, and another thread may close the store meanwhile."""
+
+    cdef ReadPath store
+
+    def __init__(self, ReadPath store):
+        self.store = store
+
+    def __enter__(self):
+        self.store._check_process()
+        return self.store._env
+
+    def __exit__(self, kind, error, trace):
+        self.store._blame_closing(error)
 
 
 cdef class ReadsHeld:
@@ -566,19 +592,25 @@ cdef class ReadsHeld:
 cdef class Attempt:
     """``with Attempt(lock, blocking) as taken``: take a lock, or find out that somebody else has it.
 
-    For a lock that ``with`` takes anyway, too: Python 3.14 can be interrupted between ``__enter__`` and the block.
+    With a ``timeout`` that is found out after so many seconds.  For a lock that ``with`` takes anyway, too: Python 3.14
+    can be interrupted between ``__enter__`` and the block.
     """
 
     cdef object lock
     cdef bint blocking
+    cdef double timeout          # below 0: none
     cdef bint taken
 
-    def __init__(self, lock, bint blocking=True):
+    def __init__(self, lock, bint blocking=True, double timeout=-1):
         self.lock = lock
         self.blocking = blocking
+        self.timeout = timeout
 
     def __enter__(self):
-        self.taken = self.lock.acquire(self.blocking)
+        if self.timeout < 0:
+            self.taken = self.lock.acquire(self.blocking)
+        else:
+            self.taken = self.lock.acquire(True, self.timeout)
         return bool(self.taken)
 
     cpdef end(self):
@@ -696,6 +728,7 @@ cdef class WritePath(ReadPath):
     """
 
     cdef public Py_ssize_t _quick_changes
+    cdef public uint64_t _closing        # thread that is closing the store, or has; 0: none
     cdef readonly uint64_t _writer       # thread that has the write lock; 0: none
     cdef uint64_t n_taken                # how often it was taken, but for changes of single keys
     cdef bint abandoned                  # who has it was collected in another thread, which cannot end it
@@ -716,16 +749,17 @@ cdef class WritePath(ReadPath):
     cdef bint outgrown                   # a quick change has found the filter full
     cdef Tail tail
 
-    def _attach_writer(
-        self, write_lock, ReplicaLock replica_lock, ReplicaState replica, Tail tail, transaction, journal_db, main_db,
-        bytes tail_key, tuple map_errors
-    ):
-        """The lock of all writers of this process, its replica, LMDB's type of transactions, where the journal is, and
-        errors to try again after.
-        """
-        self.map_errors = map_errors
+    def _attach_lock(self, write_lock):
+        """The lock of all writers of this process."""
         self.write_acquire = write_lock.acquire
         self.write_release = write_lock.release
+
+    def _attach_writer(
+        self, ReplicaLock replica_lock, ReplicaState replica, Tail tail, transaction, journal_db, main_db,
+        bytes tail_key, tuple map_errors
+    ):
+        """This process's replica, LMDB's type of transactions, where the journal is, and errors to try again after."""
+        self.map_errors = map_errors
         self.write_args = (self.data_db, None, True)
         self.txn_id = transaction.id
         self.txn_put = transaction.put
@@ -738,14 +772,19 @@ cdef class WritePath(ReadPath):
         self.main_db = main_db
         self.tail_key = tail_key
 
-    cdef bint _take(self, bint blocking) except -1:
-        """Take the write lock for this thread; False if it is taken and the caller does not want to wait."""
+    cdef bint _take(self, bint blocking, double timeout=-1) except -1:
+        """Take the write lock for this thread; False if it is taken and the caller does not want to wait (so long)."""
         cdef uint64_t me = PyThread_get_thread_ident()
+        cdef double end = monotonic() + timeout
+        cdef double left = 1.0
         if self.abandoned and self._writer == me:
             self._give()
         while not self.write_acquire(False):
-            if not blocking:
+            if timeout >= 0:
+                left = min(1.0, end - monotonic())
+            if not blocking or left <= 0:
                 return False
+            self._refuse_while_closing()
             if self._writer == me:
                 raise StoreError(
                     "this thread has a write transaction already, or is in the middle of a backup; use that "
@@ -760,10 +799,17 @@ cdef class WritePath(ReadPath):
                         "commit() or abort() in their own thread"
                     )
                 self._give()
-            elif self.write_acquire(True, 1.0):
+            elif self.write_acquire(True, left):
                 break
         self._writer = me
         self.n_taken += 1
+        try:
+            self._refuse_while_closing()
+        except BaseException:
+            self._give()
+            if not blocking:
+                return False
+            raise
         return True
 
     cdef int _give(self) except -1:
@@ -815,7 +861,6 @@ cdef class WritePath(ReadPath):
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
         self._take(True)
         try:
-            self._check_process()  # it may have been closed while we waited
             self._quick_changes = 0
             return self._begin_locked()
         except BaseException:
@@ -974,7 +1019,7 @@ cdef class WritePath(ReadPath):
 
 
 cdef class WriteLock:
-    """``with WriteLock(store, blocking) as taken``: nobody else in this process writes.
+    """``with WriteLock(store, blocking, timeout) as taken``: nobody else in this process writes.
 
     Belongs to the thread that took it.  When nothing refers to it any more it is given back: at once, or if another
     thread finds out (the garbage collector runs in any), with the next write of its own.
@@ -982,15 +1027,17 @@ cdef class WriteLock:
 
     cdef WritePath store
     cdef bint blocking
+    cdef double timeout          # below 0: none
     cdef uint64_t owner          # thread that has taken it; 0: none has
     cdef uint64_t number         # which taking of the lock it was
 
-    def __init__(self, WritePath store, bint blocking=True):
+    def __init__(self, WritePath store, bint blocking=True, double timeout=-1):
         self.store = store
         self.blocking = blocking
+        self.timeout = timeout
 
     def __enter__(self):
-        if not self.store._take(self.blocking):
+        if not self.store._take(self.blocking, self.timeout):
             return False
         self._has_begun()
         return True
@@ -1130,3 +1177,6 @@ cdef class PutPath:
             return False
         except self.full_error:
             return self._again()
+        except Exception as error:
+            self.writing.store._blame_closing(error)
+            raise
