@@ -132,6 +132,11 @@ def sweep(reference: "weakref.ref[Store]", wake: threading.Event) -> None:
         del store
 
 
+def runs(thread: threading.Thread | None) -> bool:
+    """Whether a thread is at work; one whose beginning was interrupted, by a signal handler's exception, is not."""
+    return thread is not None and thread.is_alive()
+
+
 class Store(WritePath, MutableMapping[bytes, bytes]):
     """A mapping of bytes to bytes in an LMDB environment; reads of absent keys do not touch the data.
 
@@ -504,7 +509,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._closing = threading.get_ident()
         try:
             for thread in (self._flusher, self._loader):
-                if thread is not None:
+                if thread is not None and runs(thread):
                     thread.join()
             # py-lmdb waits for a write transaction of another thread, which could not end it any more then.
             with self._no_writers():
@@ -593,11 +598,15 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _start_sweeping(self) -> None:
         """A read has left its transaction open: see that it is not for long."""
-        if self._sweeper is None:
+        if not runs(self._sweeper):
             self._sweeper = threading.Thread(
                 target=sweep, args=(weakref.ref(self), self._wake), name="dlbf-sweeper", daemon=True
             )
-            self._sweeper.start()
+            try:
+                self._sweeper.start()
+            except RuntimeError as error:  # there are too many threads, or the interpreter is about to end
+                self._keep_live(False)
+                log.debug("%s: read transactions are not kept: %s", self.path, error)
         self._wake.set()
 
     def _adopt_map(self) -> None:
@@ -673,7 +682,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _load_aside(self) -> None:
         """Load the filter in a thread of its own; the caller holds ``_lock``."""
-        if self._loader is not None or self._closing:
+        if runs(self._loader) or self._closing:
             return
 
         def load() -> None:
@@ -788,7 +797,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _samples_full(self) -> None:
         """Many absent keys have been drawn: have them written soon, and draw fewer until then."""
-        if self._flusher is None and time.monotonic() - self._flushed_at >= FLUSH_SECONDS and not self._was_forked():
+        is_flushing = runs(self._flusher)
+        if not is_flushing and time.monotonic() - self._flushed_at >= FLUSH_SECONDS and not self._was_forked():
             if self._closing:
                 return
             self._flusher = threading.Thread(target=self._flush_aside, name="dlbf-misses", daemon=True)
@@ -797,7 +807,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             except RuntimeError:
                 self._flusher = None
                 self._draw_every(2 * self.sample_every)
-        elif self._flusher is None or self.n_samples >= 2 * misses.BUFFER_KEYS:
+        elif not is_flushing or self.n_samples >= 2 * misses.BUFFER_KEYS:
             self._draw_every(2 * self.sample_every)
 
     def _draw_every(self, every: float) -> None:

@@ -401,6 +401,54 @@ def test_filter_is_loaded_later_if_no_thread_can_be_started(path, monkeypatch):
         assert store.stats().state == "filtering"
 
 
+@pytest.mark.parametrize("name", ["dlbf-loader", "dlbf-misses", "dlbf-sweeper"])
+def test_thread_whose_beginning_is_interrupted_is_begun_again(path, monkeypatch, name):
+    with open_store(path) as store:
+        store.update((b"k%d" % i, b"v") for i in range(5000))
+    monkeypatch.setattr("dlbf.storage.store.LOAD_ASIDE_BYTES", 0)
+    real = threading.Thread.start
+    seen = []
+
+    def interrupted(thread):
+        if thread.name == name:
+            seen.append(name)
+            if len(seen) == 1:
+                raise Interrupt
+        real(thread)
+
+    def use():
+        if name == "dlbf-sweeper":
+            store._refresh(wait=True)
+        store._sample_misses(1.0, 1, 1)
+        assert store.get(b"absent") is None
+        assert store.get(b"k1") == b"v"
+
+    with open_store(path) as store:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(Interrupt):
+            use()
+        use()
+        assert seen == [name] * 2
+    store = open_store(path)
+    seen.clear()
+    with pytest.raises(Interrupt):
+        use()
+    store.close()
+
+
+def test_reads_go_on_if_no_thread_can_be_started_to_end_their_transactions(path, monkeypatch):
+    def fail(thread):
+        raise RuntimeError("can't start new thread")
+
+    with open_store(path, sample_misses=False) as store:
+        store[b"key"] = b"v"
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        assert store.get(b"key") == b"v"
+        assert store.get(b"key") == b"v"
+        assert not store._drop_live()  # nobody would end it
+        monkeypatch.undo()
+
+
 def test_readers_batches_and_single_changes_side_by_side(path):
     """Committed keys of others are there, in batches and one by one, while the filter changes under them."""
     with open_store(path) as store:
