@@ -425,7 +425,7 @@ class Guard(Store):
                     self._commit(txn, operations, True)
                     return
                 except lmdb.MapFullError:
-                    txn = self._begin_write_again(txn, number)
+                    txn = self._begin_write_again(txn)
 
     def _journal(self, intent: int, keys: Sequence[bytes], act: Callable[[], object] | None = None) -> None:
         """Journal that ``keys`` are added or removed; ``act`` is done between the note and the commit."""

@@ -116,6 +116,10 @@ BROKEN_JOURNAL_RECORDS = 4096
 BROKEN_RECORD_BYTES = 1 << 20
 
 
+class Overtaken(StoreError):
+    """Another process has written between the two tries of a transaction."""
+
+
 def sweep(reference: "weakref.ref[Store]", wake: threading.Event) -> None:
     """End read transactions that are kept open and not used; sleeps while there are none."""
     while True:
@@ -922,14 +926,21 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             filter = self._filter() if self._is_current() else None
             return (None, 0) if filter is None else (filter.contains_many(keys), self._complete_for())
 
+    def _change_alone(self, change: Callable[[WriteTransaction], Any]) -> Any:
+        """Make a change in a transaction of its own; again, if another process was faster."""
+        while True:
+            try:
+                with WriteTransaction(self) as txn:
+                    return change(txn)
+            except Overtaken as error:
+                log.debug("%s: %s", self.path, error)
+
     def _set_slow(self, key: Key, value: bytes) -> None:
-        with WriteTransaction(self) as txn:
-            txn.put(key, value)
+        self._change_alone(lambda txn: txn.put(key, value))
         self._allow_quick_changes()
 
     def _delete_slow(self, key: Key) -> bool:
-        with WriteTransaction(self) as txn:
-            found = txn.delete(key)
+        found: bool = self._change_alone(lambda txn: txn.delete(key))
         self._allow_quick_changes()
         return found
 
@@ -955,11 +966,16 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def pop(self, key: Key, default: Any = _MISSING) -> Any:
         """Delete a key and return its value."""
-        with WriteTransaction(self) as txn:
-            value = txn.get(key)
+
+        def take(txn: WriteTransaction) -> bytes | None:
+            value: bytes | None = txn.get(key)
             if value is not None:
                 txn.delete(key)
-                return value
+            return value
+
+        value = self._change_alone(take)
+        if value is not None:
+            return value
         if default is self._MISSING:
             raise KeyError(key)
         return default
@@ -967,18 +983,25 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     def setdefault(self, key: Key, default: bytes = b"") -> bytes:
         """The value of a key, which is stored first if it is not there."""
         default = as_value(default)
-        with WriteTransaction(self) as txn:
+
+        def look(txn: WriteTransaction) -> bytes:
             value = txn.get(key)
             if value is not None:
                 return bytes(value)
             txn.put(key, default)
-        return default
+            return default
+
+        found: bytes = self._change_alone(look)
+        return found
 
     def clear(self) -> None:
         """Delete everything, in one transaction."""
-        with WriteTransaction(self) as txn:
+
+        def delete_all(txn: WriteTransaction) -> None:
             for key in list(txn.keys()):
                 txn.delete(key)
+
+        self._change_alone(delete_all)
 
     def __len__(self) -> int:
         with self._reading() as txn:
@@ -1071,16 +1094,16 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                     self._offer(replica.filter, replica.applied, replica.removed)
         return txn
 
-    def _begin_write_again(self, txn: Any, number: int) -> Any:
-        """After a full map: abort, make it larger, begin again; nobody else may have written in between."""
+    def _begin_write_again(self, txn: Any, number: int | None = None) -> Any:
+        """After a full map: abort, make it larger, begin again; as transaction ``number``, where that matters."""
         self._abort(txn)
         info = self._env.info()
         self._resize(2 * info["map_size"])
         log.info("%s: the map has grown to %d bytes", self.path, 2 * info["map_size"])
         txn = self._begin_locked()
-        if txn.id() != number:
+        if number is not None and txn.id() != number:
             self._abort(txn)
-            raise StoreError(
+            raise Overtaken(
                 "another process wrote while the LMDB map was being made larger; nothing of this transaction has "
                 "been stored. "
                 "Run it again"
@@ -1337,7 +1360,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                         self._commit_grown(txn, OperationLog(), number)
                     return
                 except lmdb.MapFullError:
-                    txn = self._begin_write_again(txn, number)
+                    txn = self._begin_write_again(txn)
 
     def _switch(self, builder: Builder, prepare: Callable[[Any, int], Traffic] | None = None) -> None:
         """Make a finished builder's filter the store's, in one transaction.
@@ -1356,7 +1379,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                         self._write_generation(txn, OperationLog(), builder.filter, number, 0, traffic)
                     return
                 except lmdb.MapFullError:
-                    txn = self._begin_write_again(txn, number)
+                    txn = self._begin_write_again(txn)
 
     def _build(self, builder: Builder, n_keys: int, progress: Callable[[int, int], None]) -> None:
         """Fill a builder's filter up to the newest transaction but a few."""
@@ -1492,7 +1515,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                         self._commit_checkpoint(txn, OperationLog(), number, 0)
                     return
                 except lmdb.MapFullError:
-                    txn = self._begin_write_again(txn, number)
+                    txn = self._begin_write_again(txn)
 
     def sync(self) -> None:
         """Wait until everything committed is on disk (for the modes in which commits do not)."""

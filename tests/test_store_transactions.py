@@ -1,5 +1,6 @@
 """What becomes of a transaction, or a batch of reads, that something comes in between of."""
 
+import contextlib
 import gc
 import shutil
 import subprocess
@@ -72,30 +73,73 @@ def test_long_key_half_put_does_not_lend_its_node_to_the_next(store, monkeypatch
     assert store.verify().ok
 
 
-def test_commit_that_another_process_came_in_between_of_can_be_run_again(tmp_path):
-    path = tmp_path / "store"
+@contextlib.contextmanager
+def overtaken(store, where="journal-written"):
+    """The map is full, and another process writes while it is being made larger."""
     program = "import sys; from dlbf.storage import Store; s = Store(sys.argv[1]); s[b'other'] = b'x'; s.close()"
-    with Store(path, sync="none", map_size=1 << 20) as store:
-        store[b"a"] = b"1"
-        resize = store._resize
+    resize = store._resize
 
-        def other_writes(size):
-            resize(size)
-            subprocess.run([sys.executable, "-c", program, path], check=True)
+    def other_writes(size):
+        resize(size)
+        subprocess.run([sys.executable, "-c", program, store.path], check=True)
 
-        def full(name):
-            if name == "journal-written":
-                steps.set_hook(None)
-                raise lmdb.MapFullError("as LMDB says where its pages end")
-
-        store._resize = other_writes
-        steps.set_hook(full)
-        try:
-            with pytest.raises(StoreError, match="Run it again"), store.write() as txn:
-                txn.put(b"b", b"2")
-        finally:
+    def full(name):
+        if name == where:
             steps.set_hook(None)
-            store._resize = resize
+            raise lmdb.MapFullError("as LMDB says where its pages end")
+
+    store._resize = other_writes
+    steps.set_hook(full)
+    try:
+        yield
+    finally:
+        steps.set_hook(None)
+        store._resize = resize
+
+
+CHANGES = {
+    "put": lambda store: store.put("b", b"2"),
+    "delete": lambda store: store.delete("a"),
+    "pop": lambda store: store.pop(b"a"),
+    "setdefault": lambda store: store.setdefault(b"b", b"2"),
+    "clear": lambda store: store.clear(),
+    "checkpoint": lambda store: store.checkpoint(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_change_that_another_process_came_in_between_of_is_made_again(tmp_path, name):
+    with Store(tmp_path / "store", sync="none", map_size=1 << 20) as store:
+        store[b"a"] = b"1"
+        with overtaken(store):
+            answer = CHANGES[name](store)
+        expected = {b"a": b"1", b"other": b"x"}
+        if name in ("put", "setdefault"):
+            expected[b"b"] = b"2"
+        elif name in ("delete", "pop"):
+            assert answer == {"delete": True, "pop": b"1"}[name]
+            del expected[b"a"]
+        elif name == "clear":
+            expected.clear()
+        assert dict(store) == expected
+        assert store.verify().ok
+
+
+def test_rebuild_that_another_process_came_in_between_of_is_not_lost(tmp_path):
+    with Store(tmp_path / "store", sync="none", map_size=1 << 20) as store:
+        store.update((b"%d" % i, b"v") for i in range(2000))
+        with overtaken(store, "switch-written"):
+            assert store.rebuild().done
+        assert store.get(b"other") == b"x"
+        assert store.stats().state == "filtering"
+        assert store.verify().ok
+
+
+def test_commit_that_another_process_came_in_between_of_can_be_run_again(tmp_path):
+    with Store(tmp_path / "store", sync="none", map_size=1 << 20) as store:
+        store[b"a"] = b"1"
+        with overtaken(store), pytest.raises(StoreError, match="Run it again"), store.write() as txn:
+            txn.put(b"b", b"2")
         with store.write() as again:
             again.put(b"b", b"2")
         assert dict(store) == {b"a": b"1", b"b": b"2", b"other": b"x"}
