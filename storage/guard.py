@@ -154,6 +154,7 @@ class Guard(Store):
             raise ValueError('sync="none" needs a system that tells one boot from another (Linux); use sync="full"')
         generations.check_fpr(fpr)
         self.engine: Adapter = engine_for(engine)
+        self._growth_errors = (*Store._growth_errors, *self.engine.errors)
         self._sync = sync == "full"
         # Whether a change is under way is what this lock says itself, so that no interruption can make it wrong.
         self._mutex: Any = threading.RLock()

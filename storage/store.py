@@ -105,6 +105,8 @@ BUILD_KEYS_PER_OPERATION = 48
 # And at least so many at once, a quarter of a millisecond: each time costs as much as a hundred of them.
 BUILD_KEYS_AT_ONCE = 1024
 BUILD_KEYS_PER_STEP = 8192
+# A larger filter that could not be made is tried again after 2, 4, 8 commits, at most so many.
+GROWTH_PAUSE_COMMITS = 1024
 # Loading a filter of so many bytes takes less than a millisecond.
 LOAD_ASIDE_BYTES = 1 << 20
 # A process writes the absent keys it has sampled by itself at most so often; more are thinned until then.
@@ -209,6 +211,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     # Longest key that the compiled read path may look for in ``data`` by itself.
     _PLAIN_KEY_BYTES = PLAIN_KEY_BYTES
     _IS_GUARD = False
+    # What may come when a larger filter is made; anything else comes from a signal handler.
+    _growth_errors: tuple[type[Exception], ...] = (lmdb.Error, StoreError, OSError, MemoryError)
 
     def __init__(
         self,
@@ -255,7 +259,10 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         # Lookups that are in the traffic record already, and the filter that had answered them.
         self._reported = (0, 0, 0)
         self._failed_build = 0  # generation whose successor did not fit
-        self._growth_failed = ""  # why a larger filter was last not made
+        self._growth_failed = ""  # why a larger filter than that of the following generation was last not made
+        self._growth_failed_at = 0
+        self._growth_failures = 0  # and how often
+        self._growth_pause = 0  # commits until it is tried again
         self._estimate: tuple[tuple[int, int, int], float] | None = None  # see drift()
         self._miss_limit = misses.DEFAULT_LIMIT if sample_misses is True else int(sample_misses)
         if readonly:
@@ -1300,15 +1307,22 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     def _tend(self, n_operations: int) -> None:
         """After a commit: a step of the next generation, if one is due.
 
-        What was committed is stored whatever becomes of that, so a failure is no error of the caller's; the next
-        commit tries again.
+        What was committed is stored whatever becomes of that, so a failure is no error of the caller's; it is tried
+        again later, and by the commit that needs it.
         """
+        if self._growth_failed_at != self._replica.generation:
+            self._growth_failed, self._growth_failed_at = "", self._replica.generation
+            self._growth_failures = self._growth_pause = 0
+        if self._growth_pause:
+            self._growth_pause -= 1
+            return
         try:
             self._grow(n_operations)
-            self._growth_failed = ""
         except TimeoutError:
             raise  # from a signal handler
-        except (lmdb.Error, StoreError, OSError, MemoryError) as error:
+        except self._growth_errors as error:
+            self._growth_failures += 1
+            self._growth_pause = min(1 << self._growth_failures, GROWTH_PAUSE_COMMITS)
             if str(error) != self._growth_failed:
                 self._growth_failed = str(error)
                 log.warning("%s: the change is stored, but the filter could not be made larger: %s", self.path, error)

@@ -457,6 +457,46 @@ def test_record_of_a_late_key_golden_bytes_and_damage(tmp_path, monkeypatch):
         assert guard._late_keys([b""]) == {b"other"}
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_error_of_the_engine_when_a_write_is_done_is_logged_and_any_other_raised(tmp_path, caplog, is_own):
+    class EngineError(Exception):
+        pass
+
+    class Engine(Counting):
+        errors = (EngineError,) if is_own else ()
+        scanned = 0
+
+        def scan(self, start):
+            self.scanned += 1
+            if self.scanned > 1:  # the first is attach()
+                raise EngineError("the connection is gone")
+            return super().scan(start)
+
+    engine = Engine()
+    with open_guard(engine, tmp_path) as guard:
+
+        def put():
+            for i in range(1000):  # the first filter is for 1,024 keys, and the next one is begun before that
+                guard[b"%d" % i] = b"1"
+
+        if is_own:
+            put()
+            assert "the connection is gone" in caplog.text
+        else:
+            with pytest.raises(EngineError):
+                put()
+        assert engine.scanned > 1
+        assert guard.get_many(list(engine.mapping)) == [b"1"] * len(engine.mapping)
+
+
+def test_adapters_know_the_errors_of_their_engines(tmp_path):
+    redis, plyvel = pytest.importorskip("redis"), pytest.importorskip("plyvel")
+    assert engine_for(redis.Redis()).errors == (redis.RedisError,)
+    with contextlib.closing(plyvel.DB(str(tmp_path / "level"), create_if_missing=True)) as database:
+        assert engine_for(database).errors == (plyvel.Error,)
+    assert SqliteEngine.errors == (sqlite3.Error,)
+
+
 def test_engine_that_cannot_be_asked_keeps_the_note_for_later(tmp_path):
     engine = Counting({b"old": b"1"})
     with open_guard(engine, tmp_path) as guard:

@@ -312,6 +312,31 @@ def test_failure_to_make_the_filter_larger_is_none_of_the_commit_before_it(store
     assert store.verify().ok
 
 
+def test_larger_filter_that_cannot_be_made_is_not_tried_with_every_commit(store):
+    tried = []
+
+    def fail(*args):
+        tried.append(len(store))
+        raise lmdb.DiskError("no space")
+
+    switch, store._switch = store._switch, fail
+    for i in range(1020):
+        store[b"k%d" % i] = b"v"
+    assert 2 < len(tried) < 10
+    assert store.stats().capacity == 1024
+    store._switch = switch
+    while store.stats().capacity == 1024:  # the commit that needs it makes it
+        i += 1
+        store[b"k%d" % i] = b"v"
+    assert i < 1030
+    assert store.verify().ok
+    store._growth_pause = 1000
+    n_keys = store.stats().capacity
+    store.update((b"more %d" % i, b"v") for i in range(n_keys))
+    store._tend(1)  # which is of another generation
+    assert store._growth_pause == 0
+
+
 def test_get_many_is_of_one_moment_although_a_commit_comes_in_between(store):
     store[b"old"] = b"0"
     ask = store._ask_many_at
