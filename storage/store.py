@@ -484,7 +484,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         Raises
         ------
         StoreError
-            If another thread has been in the middle of writing for 30 seconds: the store stays open then.
+            If another thread has been writing, or making a backup, for 30 seconds: the store stays open then.
         """
         if self._env is None:
             return
@@ -494,6 +494,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             return
         self._end_left_open()
         with Attempt(self._close_lock):
+            if self._env is None:
+                return  # another thread was faster
             self._closing = threading.get_ident()
             try:
                 if not self.readonly:
@@ -540,8 +542,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         with WriteLock(self, timeout=CLOSE_PATIENCE_SECONDS) as taken:
             if not taken:
                 raise StoreError(
-                    f"{self.path}: another thread's write transaction has been open for "
-                    f"{CLOSE_PATIENCE_SECONDS:.0f} s; end it there, then close the store"
+                    f"{self.path}: another thread has been writing, or making a backup, for "
+                    f"{CLOSE_PATIENCE_SECONDS:.0f} s; end its transaction there, then close the store"
                 )
             yield
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -544,6 +545,11 @@ def in_a_transaction(store):
         txn.put(b"k3", b"w"), txn.delete(b"new"), txn.get(b"k1"), len(txn), list(txn)
 
 
+def back_up(store):
+    with tempfile.TemporaryDirectory() as folder:
+        store.backup(folder)
+
+
 USES = {
     "get": lambda store: [store.get(b"k%d" % i) for i in range(100)],
     "get_many": lambda store: store.get_many([b"k1", b"absent", b"k" * 600]),
@@ -556,6 +562,9 @@ USES = {
     "change": lambda store: (store.update({b"new": b""}), store.pop(b"new", None), store.setdefault(b"k1", b"")),
     "care": lambda store: (store.stats(), store.checkpoint(), store.sync(), store.state),
     "verify": lambda store: store.verify(),
+    "rebuild": lambda store: store.rebuild(model=None),
+    "drift": lambda store: store.drift(),
+    "backup": lambda store: back_up(store),
     "refresh": lambda store: (store._withdraw(), store.get(b"absent")),
 }
 

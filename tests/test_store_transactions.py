@@ -216,7 +216,7 @@ def test_close_does_not_wait_for_ever_for_a_transaction_of_another_thread(store,
             txn.put(b"c", b"3")
 
     def close():
-        with pytest.raises(StoreError, match="another thread's write transaction") as caught:
+        with pytest.raises(StoreError, match="another thread has been writing") as caught:
             store.close()
         seen.append(caught)
 
@@ -262,6 +262,22 @@ def test_close_lets_a_transaction_of_another_thread_end(tmp_path):
     with Store(tmp_path / "store") as store:
         assert len(store) == 50
         assert store.verify().ok
+
+
+def test_threads_that_close_a_store_at_once_all_succeed(store):
+    closed = []
+
+    def close():
+        store.close()
+        closed.append(store.state)
+
+    store._leave_tidy = lambda: time.sleep(0.2)  # so that all have begun
+    threads = [threading.Thread(target=close, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert closed == ["closed"] * 3
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "write"])
