@@ -141,8 +141,8 @@ class Snapshot(_View):
             self.txn_id: int = self._txn.id()
             # Not in another transaction: there may be no slot for it, and it could not follow a map that has grown.
             store._refresh(txn=self._txn)
-        except BaseException:
-            self._reading.end()
+        except BaseException as error:
+            self._reading.__exit__(type(error), error, error.__traceback__)
             raise
 
     def get(self, key: Key, default: Any = None) -> Any:
