@@ -54,7 +54,7 @@ from dlbf.storage.longkeys import Databases, prefix_end
 from dlbf.storage.rebuild import Progress
 from dlbf.storage.replica import DAMAGE, SECRET, Unusable, read_checkpoint
 from dlbf.storage.report import RebuildReport, Verification
-from dlbf.storage.store import Store
+from dlbf.storage.store import CLOSE_PATIENCE_SECONDS, Store
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
 
 __all__ = ["Guard"]
@@ -155,6 +155,7 @@ class Guard(Store):
             raise ValueError('sync="none" needs a system that tells one boot from another (Linux); use sync="full"')
         generations.check_fpr(fpr)
         self.engine: Adapter = engine_for(engine)
+        self._growth_errors = (*Store._growth_errors, *self.engine.errors)
         self._sync = sync == "full"
         # Whether a change is under way is what this lock says itself, so that no interruption can make it wrong.
         self._mutex: Any = threading.RLock()
@@ -310,7 +311,7 @@ class Guard(Store):
     def _distrust(self, reason: str) -> None:
         """Use the filter no more, in any process if this one may write."""
         if self.readonly:
-            with self._reading() as txn, self._lock:
+            with self._reading() as txn, Attempt(self._lock):
                 self._withdraw()
                 self._replica._fail(Unusable(reason), txn)
             return
@@ -329,13 +330,24 @@ class Guard(Store):
             self._refuse_within_change()
         super().close()
 
-    def _close(self) -> None:
+    @contextlib.contextmanager
+    def _no_writers(self) -> Iterator[None]:
+        with Attempt(self._mutex, timeout=CLOSE_PATIENCE_SECONDS) as taken:
+            if not taken:
+                raise StoreError(
+                    f"{self.path}: another thread has been in the middle of a change through the guard for "
+                    f"{CLOSE_PATIENCE_SECONDS:.0f} s; close the guard when the engine has answered"
+                )
+            with super()._no_writers():
+                yield
+
+    def _let_go(self) -> None:
         lock_file = self._lock_file
-        if self._opened and not self._sync and not self.readonly and lock_file is not None:
+        if self._opened and self._env is not None and not self._sync and not self.readonly and not self._was_forked():
             # Everything to disk, so that a power failure from now on is none of our business.
             with contextlib.suppress(Exception):
-                self._alone(self._mark_clean)
-        super()._close()
+                self._as_writer(self._mark_clean)
+        super()._let_go()
         if lock_file is not None:
             lock_file.close()
 
@@ -357,14 +369,19 @@ class Guard(Store):
         if self.readonly:
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
         self._refuse_within_change()
+        with self._mutex:
+            self._refuse_while_closing()  # that may have begun while we waited
+            return self._as_writer(change, *arguments)
+
+    def _as_writer(self, change: Callable[..., Any], *arguments: Any) -> Any:
+        """The same, with the threads' lock held."""
         lock_file = self._lock_file
         assert lock_file is not None
-        with self._mutex:
-            try:
-                self._become_writer(lock_file)
-                return change(*arguments)
-            finally:
-                lock_file.unlock()
+        try:
+            self._become_writer(lock_file)
+            return change(*arguments)
+        finally:
+            lock_file.unlock()
 
     def _refuse_within_change(self) -> None:
         if self._mutex._is_owned():
@@ -410,7 +427,7 @@ class Guard(Store):
                     self._commit(txn, operations, True)
                     return
                 except lmdb.MapFullError:
-                    txn = self._begin_write_again(txn, number)
+                    txn = self._begin_write_again(txn)
 
     def _journal(self, intent: int, keys: Sequence[bytes], act: Callable[[], object] | None = None) -> None:
         """Journal that ``keys`` are added or removed; ``act`` is done between the note and the commit."""
@@ -711,7 +728,19 @@ class Guard(Store):
         self._alone(self._clear)
 
     def _clear(self) -> None:
+        before: set[bytes] = set()
         while keys := list(dict.fromkeys(islice(self.engine.scan(b""), BATCH_KEYS))):
+            given = set(keys)
+            if given == before:
+                raise StoreError(
+                    f"{self.path}: the engine still gives {len(keys)} keys that it was told to delete, {keys[0]!r} for "
+                    "one; it does not delete them, or somebody else stores them again"
+                )
+            before = given
+            # Somebody else has put in what the filter denies: it has no entry to be taken out.
+            maybe = self._ask_many(keys)
+            if maybe is not None and not maybe.all():
+                self.engine.delete_many([keys[i] for i in (~maybe).nonzero()[0].tolist()])
             self._delete_batch(keys)
 
     # --- where the data are

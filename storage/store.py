@@ -38,7 +38,7 @@ import lmdb
 from dlbf.errors import FilterFullError, FormatError, StoreError, VersionError
 from dlbf.kernels.journal import OperationLog, apply_record
 from dlbf.kernels.keys import read_keys
-from dlbf.kernels.readpath import Attempt, Reading, ReadsHeld, ReplicaLock, WriteLock, WritePath, Writing
+from dlbf.kernels.readpath import Asking, Attempt, Reading, ReadsHeld, ReplicaLock, WriteLock, WritePath, Writing
 from dlbf.storage import generations, journal, misses, steps
 from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_successor, keys_after
 from dlbf.storage.drift import drift, observe
@@ -88,10 +88,14 @@ LEAST_MAP_BYTES = 1 << 20
 # A transaction keeps its changes for a second try when the map has less room than this.
 ROOMY_MAP_BYTES = 1 << 36
 RESIZE_PATIENCE_SECONDS = 30.0
+# How long close() waits for what other threads are writing.
+CLOSE_PATIENCE_SECONDS = 30.0
 # Read transactions that py-lmdb keeps for reuse: beginning a new one takes a lock that all processes share.
 SPARE_TXNS = 1
 # How long, at most twice, a read transaction is kept open for the next read.
 KEEP_SECONDS = 0.02
+# After which beginning to read may succeed, see Store._cannot_read.
+BEGIN_ERRORS = (lmdb.MapResizedError, lmdb.ReadersFullError)
 SYNC_MODES = {
     "full": {"sync": True, "metasync": True},
     "data": {"sync": True, "metasync": False},
@@ -103,6 +107,8 @@ BUILD_KEYS_PER_OPERATION = 48
 # And at least so many at once, a quarter of a millisecond: each time costs as much as a hundred of them.
 BUILD_KEYS_AT_ONCE = 1024
 BUILD_KEYS_PER_STEP = 8192
+# A larger filter that could not be made is tried again after 2, 4, 8 commits, at most so many.
+GROWTH_PAUSE_COMMITS = 1024
 # Loading a filter of so many bytes takes less than a millisecond.
 LOAD_ASIDE_BYTES = 1 << 20
 # A process writes the absent keys it has sampled by itself at most so often; more are thinned until then.
@@ -112,6 +118,10 @@ FLUSH_LEAST_KEYS = 32
 # Records that a store without a usable filter keeps for a rebuild to catch up with.
 BROKEN_JOURNAL_RECORDS = 4096
 BROKEN_RECORD_BYTES = 1 << 20
+
+
+class Overtaken(StoreError):
+    """Another process has written between the two tries of a transaction."""
 
 
 def sweep(reference: "weakref.ref[Store]", wake: threading.Event) -> None:
@@ -128,6 +138,11 @@ def sweep(reference: "weakref.ref[Store]", wake: threading.Event) -> None:
                 break
             del store
         del store
+
+
+def runs(thread: threading.Thread | None) -> bool:
+    """Whether a thread is at work; one whose beginning was interrupted, by a signal handler's exception, is not."""
+    return thread is not None and thread.is_alive()
 
 
 class Store(WritePath, MutableMapping[bytes, bytes]):
@@ -205,6 +220,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     # Longest key that the compiled read path may look for in ``data`` by itself.
     _PLAIN_KEY_BYTES = PLAIN_KEY_BYTES
     _IS_GUARD = False
+    # What may come when a larger filter is made; anything else comes from a signal handler.
+    _growth_errors: tuple[type[Exception], ...] = (lmdb.Error, StoreError, OSError, MemoryError)
 
     def __init__(
         self,
@@ -241,6 +258,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._meta_map: mmap.mmap | None = None
         self._lock = ReplicaLock()
         self._write_lock = threading.Lock()
+        self._attach_lock(self._write_lock)
         self._build_lock = threading.Lock()
         self._sample_lock = threading.RLock()
         self._builder: Builder | None = None
@@ -251,12 +269,15 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         self._sweeper: threading.Thread | None = None
         self._flusher: threading.Thread | None = None
         self._loader: threading.Thread | None = None
-        self._closing = False
+        self._close_lock = threading.RLock()
         self._flushed_at = -FLUSH_SECONDS
         # Lookups that are in the traffic record already, and the filter that had answered them.
         self._reported = (0, 0, 0)
         self._failed_build = 0  # generation whose successor did not fit
-        self._growth_failed = ""  # why a larger filter was last not made
+        self._growth_failed = ""  # why a larger filter than that of the following generation was last not made
+        self._growth_failed_at = 0
+        self._growth_failures = 0  # and how often
+        self._growth_pause = 0  # commits until it is tried again
         self._estimate: tuple[tuple[int, int, int], float] | None = None  # see drift()
         self._miss_limit = misses.DEFAULT_LIMIT if sample_misses is True else int(sample_misses)
         if readonly:
@@ -336,7 +357,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         with contextlib.suppress(lmdb.Error):
             env.reader_check()
         dbs = self._dbs = self._open_databases(DEFAULT_FPR if fpr is None else fpr, secret, keyed)
-        with env.begin() as txn:
+        with self._reading() as txn:
             record = txn.get(STORE_KEY, db=dbs.meta)
             is_guard = txn.get(GUARD_KEY, db=dbs.meta) is not None
         if is_guard != self._IS_GUARD:
@@ -361,9 +382,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             )
         self._secret = self._find_secret(secret) if self._info.keyed else None
         self._replica = Replica(dbs, self._secret, str(self.path))
-        self._attach_reader(env.begin, dbs.data, lmdb.MapResizedError, self._PLAIN_KEY_BYTES)
+        self._attach_reader(env.begin, dbs.data, BEGIN_ERRORS, self._PLAIN_KEY_BYTES)
         self._attach_writer(
-            self._write_lock,
             self._lock,
             self._replica,
             self._replica.tail,
@@ -377,7 +397,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         # The filter is loaded when it is first needed: a process that only wants a few present keys never pays for it.
         self._watch_meta_pages()
         if self._miss_limit:
-            with env.begin() as txn:
+            with self._reading() as txn:
                 every = misses.drawing_rate(txn, dbs, self._miss_limit, read_traffic(txn, dbs).scale)
             self._sample_misses(every, misses.BUFFER_KEYS, int.from_bytes(os.urandom(8), "little") | 1)
 
@@ -496,35 +516,84 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     # --- closing
 
     def close(self) -> None:
-        """Let go of the environment; a long journal is checkpointed first.  Closing twice is allowed."""
+        """Let go of the environment; a long journal is checkpointed first.  Closing twice is allowed.
+
+        Write transactions of this thread are undone, iterators and snapshots end.
+
+        Raises
+        ------
+        StoreError
+            If another thread has been writing, or making a backup, for 30 seconds: the store stays open then.
+        """
         if self._env is None:
             return
         if self._was_forked():
             # Not ours to close: it would free the parent's slots in LMDB's table of readers.
             self._env = None
             return
-        replica = self._replica
         self._end_left_open()
-        if not self.readonly and not self._writer:
-            with contextlib.suppress(lmdb.Error, StoreError):
-                if replica.filter is not None and replica.journal_bytes > 4096:
-                    self.checkpoint()
-                if self.n_samples >= FLUSH_LEAST_KEYS:
-                    self._flush()
-        self._close()
+        with Attempt(self._close_lock):
+            if self._env is None:
+                return  # another thread was faster
+            self._closing = threading.get_ident()
+            try:
+                if not self.readonly:
+                    with self._no_writers():
+                        pass  # and nobody begins to write from now on
+                    self._leave_tidy()
+                self._close()
+            finally:
+                self._may_have_closed()
+
+    def _leave_tidy(self) -> None:
+        """Save the next who opens it a long journal, and keep what was sampled."""
+        replica = self._replica
+        with contextlib.suppress(lmdb.Error, StoreError):
+            if replica.filter is not None and replica.journal_bytes > 4096:
+                self.checkpoint()
+            if self.n_samples >= FLUSH_LEAST_KEYS:
+                self._flush()
 
     def _close(self) -> None:
-        self._closing = True
+        if self._env is None or self._was_forked():
+            self._let_go()
+            return
+        self._closing = threading.get_ident()
+        try:
+            for thread in (self._flusher, self._loader):
+                if thread is not None and runs(thread):
+                    thread.join()
+            # py-lmdb waits for a write transaction of another thread, which could not end it any more then.
+            with self._no_writers():
+                if hasattr(self, "_replica"):
+                    self._replica.quiet = True  # a thread that is loading the filter will fail, and is right to
+                self._let_go()
+        finally:
+            self._may_have_closed()
+
+    def _may_have_closed(self) -> None:
+        if self._env is not None:
+            self._closing = 0
+
+    @contextlib.contextmanager
+    def _no_writers(self) -> Iterator[None]:
+        """Wait until no thread of this process writes, and let none begin."""
+        with WriteLock(self, timeout=CLOSE_PATIENCE_SECONDS) as taken:
+            if not taken:
+                raise StoreError(
+                    f"{self.path}: another thread has been writing, or making a backup, for "
+                    f"{CLOSE_PATIENCE_SECONDS:.0f} s; end its transaction there, then close the store"
+                )
+            yield
+
+    def _let_go(self) -> None:
         self._withdraw()
         if self._env is not None and not self._was_forked():
             self._keep_live(False)
-            for thread in (self._flusher, self._loader):
-                if thread is not None:
-                    thread.join()
         self._wake.set()
         env, self._env = self._env, None
         self._detach_meta()
-        self._attach_reader(None, None, lmdb.MapResizedError, 0)
+        self._attach_reader(None, None, BEGIN_ERRORS, 0)
         if self._meta_map is not None:
             self._meta_map.close()
             self._meta_map = None
@@ -548,9 +617,14 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             return f"<Store {str(self.path)!r}, closed>"
         return f"<Store {str(self.path)!r}: {self.state}>"
 
+    def _refuse_while_closing(self) -> None:
+        """Nothing is written any more when a thread is closing the store, but by that one."""
+        if self._env is None or self._closing not in (0, threading.get_ident()):
+            raise StoreError(f"{self.path}: this store is closed; open it again")
+
     def _check_process(self) -> None:
         if self._env is None:
-            raise StoreError(f"{self.path}: this store is closed; open it again")
+            self._refuse_while_closing()
         if self._was_forked():
             raise StoreError(
                 f"{self.path}: opened before fork() and used in the child, which LMDB does not allow; "
@@ -565,23 +639,28 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _cannot_read(self, error: BaseException) -> None:
         """A read transaction could not be begun: see to it that the next try may succeed, or raise."""
-        if isinstance(error, lmdb.MapResizedError):
-            self._adopt_map()
-        elif not isinstance(error, lmdb.ReadersFullError):
-            raise error
-        elif not self._env.reader_check():
-            raise StoreError(
-                f"{self.path}: all {self._env.max_readers()} reader slots are in use; close snapshots, "
-                "or open the store with a larger max_readers"
-            ) from None
+        with Asking(self) as env:
+            if isinstance(error, lmdb.MapResizedError):
+                self._adopt_map()
+            elif not isinstance(error, lmdb.ReadersFullError):
+                raise error
+            elif not self._drop_live() and not env.reader_check():
+                raise StoreError(
+                    f"{self.path}: all {env.max_readers()} reader slots are in use; close snapshots, "
+                    "or open the store with a larger max_readers"
+                ) from None
 
     def _start_sweeping(self) -> None:
         """A read has left its transaction open: see that it is not for long."""
-        if self._sweeper is None:
+        if not runs(self._sweeper):
             self._sweeper = threading.Thread(
                 target=sweep, args=(weakref.ref(self), self._wake), name="dlbf-sweeper", daemon=True
             )
-            self._sweeper.start()
+            try:
+                self._sweeper.start()
+            except RuntimeError as error:  # there are too many threads, or the interpreter is about to end
+                self._keep_live(False)
+                log.debug("%s: read transactions are not kept: %s", self.path, error)
         self._wake.set()
 
     def _adopt_map(self) -> None:
@@ -621,8 +700,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     # --- the replica
 
-    def _refresh(self, wait: bool = False) -> bool:
-        """Bring the filter up to date; False if it cannot be used now.
+    def _refresh(self, wait: bool = False, txn: Any = None) -> bool:
+        """Bring the filter up to date, or to what the read transaction ``txn`` sees; False if it cannot be used now.
 
         One that takes a while to load is loaded aside, and until then the data are read, unless the caller wants to
         ``wait``.
@@ -632,7 +711,13 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             return False
         # In this order: beginning to read may have to follow a map that has grown, which takes the writers' lock, and
         # writers wait for the replica.
-        with self._reading(buffers=True) as txn, Attempt(self._lock, wait) as taken:
+        if txn is None:
+            with self._reading(buffers=True) as txn:
+                return self._refresh_in(txn, wait)
+        return self._refresh_in(txn, wait)
+
+    def _refresh_in(self, txn: Any, wait: bool) -> bool:
+        with Attempt(self._lock, wait) as taken:
             if not taken:
                 return False
             if self._is_current():
@@ -655,7 +740,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _load_aside(self) -> None:
         """Load the filter in a thread of its own; the caller holds ``_lock``."""
-        if self._loader is not None or self._closing:
+        if runs(self._loader) or self._closing:
             return
 
         def load() -> None:
@@ -770,7 +855,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def _samples_full(self) -> None:
         """Many absent keys have been drawn: have them written soon, and draw fewer until then."""
-        if self._flusher is None and time.monotonic() - self._flushed_at >= FLUSH_SECONDS and not self._was_forked():
+        is_flushing = runs(self._flusher)
+        if not is_flushing and time.monotonic() - self._flushed_at >= FLUSH_SECONDS and not self._was_forked():
             if self._closing:
                 return
             self._flusher = threading.Thread(target=self._flush_aside, name="dlbf-misses", daemon=True)
@@ -779,7 +865,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             except RuntimeError:
                 self._flusher = None
                 self._draw_every(2 * self.sample_every)
-        elif self._flusher is None or self.n_samples >= 2 * misses.BUFFER_KEYS:
+        elif not is_flushing or self.n_samples >= 2 * misses.BUFFER_KEYS:
             self._draw_every(2 * self.sample_every)
 
     def _draw_every(self, every: float) -> None:
@@ -894,14 +980,21 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             filter = self._filter() if self._is_current() else None
             return (None, 0) if filter is None else (filter.contains_many(keys), self._complete_for())
 
+    def _change_alone(self, change: Callable[[WriteTransaction], Any]) -> Any:
+        """Make a change in a transaction of its own; again, if another process was faster."""
+        while True:
+            try:
+                with WriteTransaction(self) as txn:
+                    return change(txn)
+            except Overtaken as error:
+                log.debug("%s: %s", self.path, error)
+
     def _set_slow(self, key: Key, value: bytes) -> None:
-        with WriteTransaction(self) as txn:
-            txn.put(key, value)
+        self._change_alone(lambda txn: txn.put(key, value))
         self._allow_quick_changes()
 
     def _delete_slow(self, key: Key) -> bool:
-        with WriteTransaction(self) as txn:
-            found = txn.delete(key)
+        found: bool = self._change_alone(lambda txn: txn.delete(key))
         self._allow_quick_changes()
         return found
 
@@ -929,11 +1022,16 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
 
     def pop(self, key: Key, default: Any = _MISSING) -> Any:
         """Delete a key and return its value."""
-        with WriteTransaction(self) as txn:
-            value = txn.get(key)
+
+        def take(txn: WriteTransaction) -> bytes | None:
+            value: bytes | None = txn.get(key)
             if value is not None:
                 txn.delete(key)
-                return value
+            return value
+
+        value = self._change_alone(take)
+        if value is not None:
+            return value
         if default is self._MISSING:
             raise KeyError(key)
         return default
@@ -941,18 +1039,25 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     def setdefault(self, key: Key, default: bytes = b"") -> bytes:
         """The value of a key, which is stored first if it is not there."""
         default = as_value(default)
-        with WriteTransaction(self) as txn:
+
+        def look(txn: WriteTransaction) -> bytes:
             value = txn.get(key)
             if value is not None:
                 return bytes(value)
             txn.put(key, default)
-        return default
+            return default
+
+        found: bytes = self._change_alone(look)
+        return found
 
     def clear(self) -> None:
         """Delete everything, in one transaction."""
-        with WriteTransaction(self) as txn:
+
+        def delete_all(txn: WriteTransaction) -> None:
             for key in list(txn.keys()):
                 txn.delete(key)
+
+        self._change_alone(delete_all)
 
     def __len__(self) -> int:
         with self._reading() as txn:
@@ -1045,17 +1150,17 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                     self._offer(replica.filter, replica.applied, replica.removed)
         return txn
 
-    def _begin_write_again(self, txn: Any, number: int) -> Any:
-        """After a full map: abort, make it larger, begin again; nobody else may have written in between."""
+    def _begin_write_again(self, txn: Any, number: int | None = None) -> Any:
+        """After a full map: abort, make it larger, begin again; as transaction ``number``, where that matters."""
         self._abort(txn)
         size = self._env.info()["map_size"]
         size = Room.larger(size) if self._room is not None and self._room.mapped else 2 * size
         self._resize(size)
         log.info("%s: the map has grown to %d bytes", self.path, size)
         txn = self._begin_locked()
-        if txn.id() != number:
+        if number is not None and txn.id() != number:
             self._abort(txn)
-            raise StoreError(
+            raise Overtaken(
                 "another process wrote while the LMDB map was being made larger; nothing of this transaction has "
                 "been stored. "
                 "Run it again"
@@ -1252,15 +1357,22 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     def _tend(self, n_operations: int) -> None:
         """After a commit: a step of the next generation, if one is due.
 
-        What was committed is stored whatever becomes of that, so a failure is no error of the caller's; the next
-        commit tries again.
+        What was committed is stored whatever becomes of that, so a failure is no error of the caller's; it is tried
+        again later, and by the commit that needs it.
         """
+        if self._growth_failed_at != self._replica.generation:
+            self._growth_failed, self._growth_failed_at = "", self._replica.generation
+            self._growth_failures = self._growth_pause = 0
+        if self._growth_pause:
+            self._growth_pause -= 1
+            return
         try:
             self._grow(n_operations)
-            self._growth_failed = ""
         except TimeoutError:
             raise  # from a signal handler
-        except (lmdb.Error, StoreError, OSError, MemoryError) as error:
+        except self._growth_errors as error:
+            self._growth_failures += 1
+            self._growth_pause = min(1 << self._growth_failures, GROWTH_PAUSE_COMMITS)
             if str(error) != self._growth_failed:
                 self._growth_failed = str(error)
                 log.warning("%s: the change is stored, but the filter could not be made larger: %s", self.path, error)
@@ -1312,7 +1424,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                         self._commit_grown(txn, OperationLog(), number)
                     return
                 except lmdb.MapFullError:
-                    txn = self._begin_write_again(txn, number)
+                    txn = self._begin_write_again(txn)
 
     def _switch(self, builder: Builder, prepare: Callable[[Any, int], Traffic] | None = None) -> None:
         """Make a finished builder's filter the store's, in one transaction.
@@ -1331,7 +1443,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                         self._write_generation(txn, OperationLog(), builder.filter, number, 0, traffic)
                     return
                 except lmdb.MapFullError:
-                    txn = self._begin_write_again(txn, number)
+                    txn = self._begin_write_again(txn)
 
     def _build(self, builder: Builder, n_keys: int, progress: Callable[[int, int], None]) -> None:
         """Fill a builder's filter up to the newest transaction but a few."""
@@ -1467,12 +1579,12 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                         self._commit_checkpoint(txn, OperationLog(), number, 0)
                     return
                 except lmdb.MapFullError:
-                    txn = self._begin_write_again(txn, number)
+                    txn = self._begin_write_again(txn)
 
     def sync(self) -> None:
         """Wait until everything committed is on disk (for the modes in which commits do not)."""
-        self._check_process()
-        self._env.sync(True)
+        with Asking(self) as env:
+            env.sync(True)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the whole store to a new directory while it is in use; the copy is a store of one moment.
@@ -1519,7 +1631,8 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             journal_records = journal.count_records(txn, self._dbs)
             n_misses = txn.stat(self._dbs.misses)["entries"]
             last_txn = txn.id()
-        info = self._env.info()
+        with Asking(self) as env:
+            info = env.info()
         psize = self._page_bytes
         replica = self._replica
         filter = replica.filter

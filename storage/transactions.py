@@ -52,7 +52,11 @@ class _View:
     def _read(self, key: bytes) -> bytes | None:
         txn = self._live()
         dbs = self._store._dbs
-        value: bytes | None = txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key)
+        try:
+            value: bytes | None = txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key)
+        except lmdb.Error:
+            self._live()  # or else it has ended meanwhile
+            raise
         return value
 
     def get(self, key: Key, default: Any = None) -> Any:
@@ -70,13 +74,17 @@ class _View:
         return self.get(key) is not None  # type: ignore[arg-type]
 
     def __len__(self) -> int:
-        return count_keys(self._live(), self._store._dbs)
+        try:
+            return count_keys(self._live(), self._store._dbs)
+        except lmdb.Error:
+            self._live()
+            raise
 
     def items(
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values in key order; see :meth:`dlbf.storage.Store.items`."""
-        return scan(
+        found = scan(
             self._live(),
             self._store._dbs,
             as_key(prefix),
@@ -84,6 +92,15 @@ class _View:
             None if stop is None else as_key(stop),
             reverse,
         )
+        return self._walk(found)
+
+    def _walk(self, found: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """The same items; as long as there may be more the view is not collected, which would end it."""
+        try:
+            yield from found
+        except lmdb.Error:
+            self._live()
+            raise
 
     def keys(
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
@@ -122,9 +139,10 @@ class Snapshot(_View):
         try:
             self._txn = self._reading.__enter__()
             self.txn_id: int = self._txn.id()
-            store._refresh()
-        except BaseException:
-            self._reading.end()
+            # Not in another transaction: there may be no slot for it, and it could not follow a map that has grown.
+            store._refresh(txn=self._txn)
+        except BaseException as error:
+            self._reading.__exit__(type(error), error, error.__traceback__)
             raise
 
     def get(self, key: Key, default: Any = None) -> Any:
@@ -198,6 +216,7 @@ class WriteTransaction(PutPath, _View):
         key, value = as_key(key), as_value(value)
         self._check_thread()
         self._check_repeated()
+        self._live()
         if self._redo is not None:
             self._redo.append((key, value))
         try:
@@ -248,9 +267,10 @@ class WriteTransaction(PutPath, _View):
 
     def _whole(self) -> Any:
         """LMDB's transaction, if it may go on: data and journal say the same."""
+        txn = self._live()
         if self._torn:
             self._refuse_half()
-        return self._live()
+        return txn
 
     def _check_repeated(self) -> None:
         """Everything that was changed before the map became full has been changed again."""

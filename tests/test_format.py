@@ -688,6 +688,32 @@ def test_killed_writer_is_noticed_and_recovered(name, tmp_path):
         assert again.contains_many(stored).all()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("how", ["pass", "f.close()", "del f"])
+def test_child_that_ends_does_not_write_back_what_its_parent_goes_on_writing(how, tmp_path):
+    path = tmp_path / "f"
+    dlbf.CountingBloomFilter(1000).save(path)
+    run_and_kill(
+        f"""
+        import os, sys, time, dlbf
+        f = dlbf.open_filter(sys.argv[1], "r+")
+        child = os.fork()
+        if not child:
+            {how}
+            sys.exit()
+        assert os.waitpid(child, 0)[1] == 0
+        f.add(b"after")
+        print("ready", flush=True)
+        time.sleep(60)
+        """,
+        str(path),
+    )
+    with pytest.raises(dlbf.ChecksumError, match="was being written and not closed"):
+        dlbf.open_filter(path)
+    with dlbf.open_filter(path, "r+", recover=True) as f:
+        assert b"after" in f
+
+
 @pytest.mark.parametrize("name", ["counting-4", "cuckoo", "dleft", "deletable"])
 def test_killed_in_the_middle_of_batches_loses_nothing_that_was_there(name, tmp_path):
     path = tmp_path / "f"

@@ -1,6 +1,7 @@
 """Guards: what they ask of an engine, what failing writes leave, damage, other processes, and every adapter."""
 
 import contextlib
+import gc
 import logging
 import multiprocessing
 import random
@@ -17,7 +18,7 @@ import guard_engines
 import lmdb
 import pytest
 from conftest import url_keys
-from test_store_races import twins_of
+from test_store_races import close_under, twins_of
 
 from dlbf.errors import StoreError
 from dlbf.kernels.hashing import checksum64
@@ -211,6 +212,38 @@ def test_foreign_write_is_found_by_verify_and_repaired_by_rebuild(tmp_path):
         guard.rebuild()
         assert guard.verify().ok
         assert guard.get(ABSENT[0]) == b"behind the guard"
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_clear_ends_and_takes_out_what_others_have_put_into_the_engine(tmp_path, monkeypatch, tells):
+    class Engine(Counting):
+        def delete_many(self, keys):
+            return [self.mapping.pop(key, None) is not None for key in keys]
+
+    engine = Engine()
+    engine.tells = tells
+    monkeypatch.setattr(guard_module, "BATCH_KEYS", 100)
+    with open_guard(engine, tmp_path) as guard:
+        guard.update((key, b"1") for key in KEYS[:300])
+        engine.mapping.update((key, b"2") for key in ABSENT if guard._ask(key) == 0)
+        thread = threading.Thread(target=guard.clear, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert not engine.mapping
+        assert guard.verify().ok
+        assert not guard._replica.filter
+
+
+def test_clear_of_an_engine_that_keeps_its_keys_is_an_error(tmp_path):
+    class Engine(Counting):
+        def delete_many(self, keys):
+            pass
+
+    with open_guard(Engine(), tmp_path) as guard:
+        guard.update((key, b"1") for key in KEYS)
+        with pytest.raises(StoreError, match="still gives 500 keys"):
+            guard.clear()
 
 
 # --- engines that fail
@@ -425,6 +458,46 @@ def test_record_of_a_late_key_golden_bytes_and_damage(tmp_path, monkeypatch):
         assert guard._late_keys([b""]) == {b"other"}
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_error_of_the_engine_when_a_write_is_done_is_logged_and_any_other_raised(tmp_path, caplog, is_own):
+    class EngineError(Exception):
+        pass
+
+    class Engine(Counting):
+        errors = (EngineError,) if is_own else ()
+        scanned = 0
+
+        def scan(self, start):
+            self.scanned += 1
+            if self.scanned > 1:  # the first is attach()
+                raise EngineError("the connection is gone")
+            return super().scan(start)
+
+    engine = Engine()
+    with open_guard(engine, tmp_path) as guard:
+
+        def put():
+            for i in range(1000):  # the first filter is for 1,024 keys, and the next one is begun before that
+                guard[b"%d" % i] = b"1"
+
+        if is_own:
+            put()
+            assert "the connection is gone" in caplog.text
+        else:
+            with pytest.raises(EngineError):
+                put()
+        assert engine.scanned > 1
+        assert guard.get_many(list(engine.mapping)) == [b"1"] * len(engine.mapping)
+
+
+def test_adapters_know_the_errors_of_their_engines(tmp_path):
+    redis, plyvel = pytest.importorskip("redis"), pytest.importorskip("plyvel")
+    assert engine_for(redis.Redis()).errors == (redis.RedisError,)
+    with contextlib.closing(plyvel.DB(str(tmp_path / "level"), create_if_missing=True)) as database:
+        assert engine_for(database).errors == (plyvel.Error,)
+    assert SqliteEngine.errors == (sqlite3.Error,)
+
+
 def test_engine_that_cannot_be_asked_keeps_the_note_for_later(tmp_path):
     engine = Counting({b"old": b"1"})
     with open_guard(engine, tmp_path) as guard:
@@ -558,6 +631,7 @@ def interrupted_at(number, files, change):
 )
 @pytest.mark.parametrize("in_flight", [False, True])
 def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change, in_flight):
+    gc.collect()  # lock files that others have left are not to end in the middle of this
     engine = Counting({b"old": b"1", b"other": b"1"}, in_flight=in_flight)
     files = {guard_module.__file__, intents.__file__}
     taken = []
@@ -1029,6 +1103,45 @@ def in_child(guard, results):
         results.put("wrote")
     except StoreError:
         results.put("refused")
+
+
+GUARD_USES = {
+    "put": lambda guard: [(guard.put(b"new", b""), guard.delete(b"new")) for _ in range(20)],
+    "update": lambda guard: (guard.update({b"a": b"", b"b": b""}), guard.delete_many([b"a", b"b"])),
+    "care": lambda guard: (guard.stats(), guard.verify(), guard.checkpoint(), len(guard)),
+}
+
+
+@pytest.mark.parametrize("name", GUARD_USES)
+def test_thread_that_uses_a_guard_that_another_closes_is_told_so(tmp_path, name):
+    for turn in range(10):
+        guard = open_guard(Counting((key, b"1") for key in KEYS), tmp_path)
+        close_under(guard, GUARD_USES[name], 0.002 * turn)
+
+
+def test_close_waits_for_a_change_of_another_thread_but_not_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(guard_module, "CLOSE_PATIENCE_SECONDS", 0.2)
+    reached, answer = threading.Event(), threading.Event()
+
+    class Slow(Counting):
+        def put(self, key, value):
+            reached.set()
+            answer.wait(30)
+            super().put(key, value)
+
+    engine = Slow()
+    guard = open_guard(engine, tmp_path)
+    thread = threading.Thread(target=guard.put, args=(b"key", b"value"), daemon=True)
+    thread.start()
+    assert reached.wait(30)
+    with pytest.raises(StoreError, match="in the middle of a change"):
+        guard.close()
+    answer.set()
+    guard.close()
+    thread.join(30)
+    with open_guard(engine, tmp_path) as guard:
+        assert guard.get(b"key") == b"value"
+        assert guard.verify().ok
 
 
 def test_fork_is_noticed(tmp_path):

@@ -229,6 +229,32 @@ def test_full_reader_table_says_what_to_do(path):
         assert store.get(b"x") is None
 
 
+def test_own_kept_read_transaction_does_not_count_as_a_taken_slot(path, monkeypatch):
+    monkeypatch.setattr("dlbf.storage.store.KEEP_SECONDS", 60.0)
+    with Store(path, sync="none", max_readers=2) as store, store.snapshot():
+        store.update({b"k": b"v"})
+        assert store.get(b"k") == b"v"  # keeps its transaction, in the only other slot
+        assert len(store) == 1
+        assert store.get(b"k") == b"v"
+        assert list(store) == [b"k"]
+        assert store.get(b"k") == b"v"
+        with store.snapshot() as view:
+            assert view.get(b"k") == b"v"
+            assert view.get(b"absent") is None
+            with pytest.raises(StoreError, match="max_readers"):
+                store.get(b"k")
+        assert store.get(b"k") == b"v"
+
+
+def test_snapshot_brings_the_filter_up_to_its_own_moment(path):
+    with Store(path, sync="none", max_readers=2) as store, store.snapshot():
+        store.update({b"k": b"v"})
+        store._withdraw()  # as if another process had committed
+        with store.snapshot() as view:
+            assert store._complete_for() == view.txn_id
+            assert view.get(b"absent") is None
+
+
 def busy(path, seconds, n_keys=400):
     """One writer, three readers: inserting, deleting, checkpointing, rebuilding; returns what readers missed."""
     permanent = [b"permanent %d" % i for i in range(n_keys)]

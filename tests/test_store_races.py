@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from dlbf.errors import StoreError
 from dlbf.kernels.readpath import ReplicaLock
 from dlbf.storage import Store, build, generations, journal, replica, steps
 from dlbf.storage.layout import PLAIN_KEY_BYTES
+from dlbf.storage.store import BEGIN_ERRORS
 
 
 @pytest.fixture
@@ -298,7 +300,7 @@ def test_read_transaction_of_the_past_is_not_kept_for_the_next_read(path):
             def wrapped(*arguments):
                 return Slow(begin(*arguments), before_get) if len(arguments) == 1 else begin(*arguments)
 
-            store._attach_reader(wrapped, store._dbs.data, lmdb.MapResizedError, PLAIN_KEY_BYTES)
+            store._attach_reader(wrapped, store._dbs.data, BEGIN_ERRORS, PLAIN_KEY_BYTES)
 
         attach(lambda: (taken.set(), go.wait(30)))
         first = start(store.get, b"old")
@@ -400,6 +402,55 @@ def test_filter_is_loaded_later_if_no_thread_can_be_started(path, monkeypatch):
         assert store.stats().state == "filtering"
 
 
+@pytest.mark.parametrize("name", ["dlbf-loader", "dlbf-misses", "dlbf-sweeper"])
+def test_thread_whose_beginning_is_interrupted_is_begun_again(path, monkeypatch, name):
+    with open_store(path) as store:
+        store.update((b"k%d" % i, b"v") for i in range(5000))
+    monkeypatch.setattr("dlbf.storage.store.LOAD_ASIDE_BYTES", 0)
+    real = threading.Thread.start
+    seen = []
+
+    def interrupted(thread):
+        if thread.name == name:
+            seen.append(name)
+            if len(seen) == 1:
+                raise Interrupt
+        real(thread)
+
+    def use():
+        if name == "dlbf-sweeper":
+            store._refresh(wait=True)
+        if name == "dlbf-misses":
+            store._sample_misses(1.0, 1, 1)
+        assert store.get(b"absent") is None
+        assert store.get(b"k1") == b"v"
+
+    with open_store(path) as store:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(Interrupt):
+            use()
+        use()
+        assert seen == [name] * 2
+    store = open_store(path)
+    seen.clear()
+    with pytest.raises(Interrupt):
+        use()
+    store.close()
+
+
+def test_reads_go_on_if_no_thread_can_be_started_to_end_their_transactions(path, monkeypatch):
+    def fail(thread):
+        raise RuntimeError("can't start new thread")
+
+    with open_store(path, sample_misses=False) as store:
+        store[b"key"] = b"v"
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        assert store.get(b"key") == b"v"
+        assert store.get(b"key") == b"v"
+        assert not store._drop_live()  # nobody would end it
+        monkeypatch.undo()
+
+
 def test_readers_batches_and_single_changes_side_by_side(path):
     """Committed keys of others are there, in batches and one by one, while the filter changes under them."""
     with open_store(path) as store:
@@ -483,6 +534,73 @@ def test_filter_that_a_quick_change_outgrows_is_made_larger_at_once(path, monkey
         assert all(b"%d" % j in store for j in range(i + 1))
         assert store.stats().state == "filtering"
         assert store.verify().ok
+
+
+def in_a_snapshot(store):
+    with store.snapshot() as view:
+        len(view), view.get(b"k1"), view.get(b"absent"), list(view.items()), b"k2" in view
+
+
+def in_a_transaction(store):
+    with store.write() as txn:
+        txn.put(b"k3", b"w"), txn.delete(b"new"), txn.get(b"k1"), len(txn), list(txn)
+
+
+def back_up(store):
+    with tempfile.TemporaryDirectory() as folder:
+        store.backup(folder)
+
+
+USES = {
+    "get": lambda store: [store.get(b"k%d" % i) for i in range(100)],
+    "get_many": lambda store: store.get_many([b"k1", b"absent", b"k" * 600]),
+    "iterate": lambda store: list(store.items()),
+    "len": len,
+    "snapshot": in_a_snapshot,
+    "put": lambda store: store.put(b"k1", b"v"),
+    "slow put": lambda store: store.put("k1", b"v"),
+    "transaction": in_a_transaction,
+    "change": lambda store: (store.update({b"new": b""}), store.pop(b"new", None), store.setdefault(b"k1", b"")),
+    "care": lambda store: (store.stats(), store.checkpoint(), store.sync(), store.state),
+    "verify": lambda store: store.verify(),
+    "rebuild": lambda store: store.rebuild(model=None),
+    "drift": lambda store: store.drift(),
+    "backup": lambda store: back_up(store),
+    "refresh": lambda store: (store._withdraw(), store.get(b"absent")),
+}
+
+
+def close_under(store, use, seconds):
+    """Close a store, after some time, while two threads use it; both must be told."""
+    begun = threading.Barrier(3)
+    errors = []
+
+    def run():
+        begun.wait()
+        try:
+            while True:
+                use(store)
+        except BaseException as error:
+            errors.append((type(error), str(error)))  # not its traceback, which would keep the store
+
+    threads = [start(run), start(run)]
+    begun.wait()
+    time.sleep(seconds)
+    store.close()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert [kind for kind, _ in errors] == [StoreError] * 2, errors
+    assert all("closed" in text for _, text in errors)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_thread_that_uses_a_store_that_another_closes_is_told_so(path, caplog, name):
+    for turn in range(15):
+        store = open_store(path)
+        store.update((b"k%d" % i, b"v") for i in range(100))
+        close_under(store, USES[name], 0.001 * turn)
+    assert not caplog.records
 
 
 class Interrupt(BaseException):
@@ -667,6 +785,59 @@ def test_signal_handler_that_writes_where_the_write_lock_is_held_gets_an_error_n
         store._env = env
         store["later"] = b"1"
         assert dict(store) == {b"key": b"v", b"later": b"1"}
+
+
+def during_resize(store, function):
+    """Have a function called, as a signal handler might be, where a thread moves the map; returns what it raised."""
+    env = store._env
+    raised = []
+
+    class Environment:
+        def set_mapsize(self, size):
+            try:
+                function()
+            except StoreError as error:
+                raised.append(str(error))
+            env.set_mapsize(size)
+
+        def __getattr__(self, name):
+            return getattr(env, name)
+
+    store._env = Environment()
+    thread = start(store._adopt_map)
+    thread.join(10)
+    assert not thread.is_alive()
+    store._env = env
+    return raised
+
+
+def test_signal_handler_that_reads_while_its_thread_moves_the_map_gets_an_error_not_a_deadlock(path):
+    with open_store(path) as store:
+        store[b"key"] = b"v"
+        for read in (lambda: store.get(b"key"), lambda: len(store), store.snapshot):
+            assert "making the LMDB map larger" in during_resize(store, read)[0]
+        assert store.get(b"key") == b"v"
+        check_that_nothing_is_held(store)
+
+
+def test_thread_that_iterates_may_read_while_another_waits_to_move_the_map(path):
+    with open_store(path) as store:
+        store.update((b"%d" % i, b"v") for i in range(3))
+        seen = []
+
+        def iterate():
+            for key in store:
+                if not seen:
+                    threads.append(start(store._adopt_map))
+                    time.sleep(0.2)  # reads are held now
+                seen.append((key, store[key], store.get_many([key]), len(store)))
+
+        threads = []
+        start(iterate).join(10)
+        assert seen == [(b"%d" % i, b"v", [b"v"], 3) for i in range(3)]
+        threads[0].join(10)
+        assert not threads[0].is_alive()
+        check_that_nothing_is_held(store)
 
 
 def abandon(store):

@@ -1,10 +1,12 @@
 """What becomes of a transaction, or a batch of reads, that something comes in between of."""
 
+import contextlib
 import gc
 import shutil
 import subprocess
 import sys
 import threading
+import time
 
 import lmdb
 import pytest
@@ -71,30 +73,73 @@ def test_long_key_half_put_does_not_lend_its_node_to_the_next(store, monkeypatch
     assert store.verify().ok
 
 
-def test_commit_that_another_process_came_in_between_of_can_be_run_again(tmp_path):
-    path = tmp_path / "store"
+@contextlib.contextmanager
+def overtaken(store, where="journal-written"):
+    """The map is full, and another process writes while it is being made larger."""
     program = "import sys; from dlbf.storage import Store; s = Store(sys.argv[1]); s[b'other'] = b'x'; s.close()"
-    with Store(path, sync="none", map_size=1 << 20) as store:
-        store[b"a"] = b"1"
-        resize = store._resize
+    resize = store._resize
 
-        def other_writes(size):
-            resize(size)
-            subprocess.run([sys.executable, "-c", program, path], check=True)
+    def other_writes(size):
+        resize(size)
+        subprocess.run([sys.executable, "-c", program, store.path], check=True)
 
-        def full(name):
-            if name == "journal-written":
-                steps.set_hook(None)
-                raise lmdb.MapFullError("as LMDB says where its pages end")
-
-        store._resize = other_writes
-        steps.set_hook(full)
-        try:
-            with pytest.raises(StoreError, match="Run it again"), store.write() as txn:
-                txn.put(b"b", b"2")
-        finally:
+    def full(name):
+        if name == where:
             steps.set_hook(None)
-            store._resize = resize
+            raise lmdb.MapFullError("as LMDB says where its pages end")
+
+    store._resize = other_writes
+    steps.set_hook(full)
+    try:
+        yield
+    finally:
+        steps.set_hook(None)
+        store._resize = resize
+
+
+CHANGES = {
+    "put": lambda store: store.put("b", b"2"),
+    "delete": lambda store: store.delete("a"),
+    "pop": lambda store: store.pop(b"a"),
+    "setdefault": lambda store: store.setdefault(b"b", b"2"),
+    "clear": lambda store: store.clear(),
+    "checkpoint": lambda store: store.checkpoint(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_change_that_another_process_came_in_between_of_is_made_again(tmp_path, name):
+    with Store(tmp_path / "store", sync="none", map_size=1 << 20) as store:
+        store[b"a"] = b"1"
+        with overtaken(store):
+            answer = CHANGES[name](store)
+        expected = {b"a": b"1", b"other": b"x"}
+        if name in ("put", "setdefault"):
+            expected[b"b"] = b"2"
+        elif name in ("delete", "pop"):
+            assert answer == {"delete": True, "pop": b"1"}[name]
+            del expected[b"a"]
+        elif name == "clear":
+            expected.clear()
+        assert dict(store) == expected
+        assert store.verify().ok
+
+
+def test_rebuild_that_another_process_came_in_between_of_is_not_lost(tmp_path):
+    with Store(tmp_path / "store", sync="none", map_size=1 << 20) as store:
+        store.update((b"%d" % i, b"v") for i in range(2000))
+        with overtaken(store, "switch-written"):
+            assert store.rebuild().done
+        assert store.get(b"other") == b"x"
+        assert store.stats().state == "filtering"
+        assert store.verify().ok
+
+
+def test_commit_that_another_process_came_in_between_of_can_be_run_again(tmp_path):
+    with Store(tmp_path / "store", sync="none", map_size=1 << 20) as store:
+        store[b"a"] = b"1"
+        with overtaken(store), pytest.raises(StoreError, match="Run it again"), store.write() as txn:
+            txn.put(b"b", b"2")
         with store.write() as again:
             again.put(b"b", b"2")
         assert dict(store) == {b"a": b"1", b"b": b"2", b"other": b"x"}
@@ -155,6 +200,109 @@ def test_close_ends_a_transaction_that_a_thread_has_left_open(store):
     assert not closing.is_alive()
 
 
+def test_close_does_not_wait_for_ever_for_a_transaction_of_another_thread(store, monkeypatch):
+    monkeypatch.setattr("dlbf.storage.store.CLOSE_PATIENCE_SECONDS", 0.2)
+    store.update({b"a": b"1", b"b": b"2"})
+    begun, go = threading.Event(), threading.Event()
+    seen = []
+
+    def write():
+        with store.write() as txn:
+            walk = txn.items()
+            seen.append(next(walk))
+            begun.set()
+            go.wait(30)
+            seen.append(next(walk))
+            txn.put(b"c", b"3")
+
+    def close():
+        with pytest.raises(StoreError, match="another thread has been writing") as caught:
+            store.close()
+        seen.append(caught)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    assert begun.wait(30)
+    closing = threading.Thread(target=close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert len(seen) == 2
+    go.set()
+    writer.join(10)
+    assert not writer.is_alive()
+    assert dict(store) == {b"a": b"1", b"b": b"2", b"c": b"3"}
+    store[b"d"] = b"4"
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.get(b"a")
+
+
+def test_close_lets_a_transaction_of_another_thread_end(tmp_path):
+    begun, errors = threading.Event(), []
+
+    def write():
+        try:
+            with store.write() as txn:
+                begun.set()
+                for i in range(50):
+                    txn.put(b"%d" % i, b"")
+                    assert txn.get(b"%d" % i) == b""
+                    time.sleep(0.005)
+        except BaseException as error:
+            errors.append(error)
+
+    store = Store(tmp_path / "store", sync="none")
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    assert begun.wait(30)
+    store.close()
+    writer.join(10)
+    assert not errors
+    with Store(tmp_path / "store") as store:
+        assert len(store) == 50
+        assert store.verify().ok
+
+
+def test_threads_that_close_a_store_at_once_all_succeed(store):
+    closed = []
+
+    def close():
+        store.close()
+        closed.append(store.state)
+
+    store._leave_tidy = lambda: time.sleep(0.2)  # so that all have begun
+    threads = [threading.Thread(target=close, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert closed == ["closed"] * 3
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "write"])
+def test_view_lives_as_long_as_its_iterator_and_an_ended_one_says_so(store, kind):
+    store.update({b"a": b"1", b"b": b"2"})
+    assert list(getattr(store, kind)().items()) == [(b"a", b"1"), (b"b", b"2")]
+    assert list(getattr(store, kind)()) == [b"a", b"b"]
+    with getattr(store, kind)() as view:
+        walk = view.items()
+        next(walk)
+    with pytest.raises(StoreError, match="has ended"):
+        next(walk)
+    store[b"c"] = b"3"
+
+
+@pytest.mark.parametrize("key", [b"k", "k", b"k" * 600])
+def test_transaction_of_a_store_that_is_closed_says_so(store, key):
+    txn = store.write()
+    txn.put(b"a", b"1")
+    store.close()
+    for use in (lambda: txn.put(key, b""), lambda: txn.get(key), lambda: txn.delete(key), txn.commit):
+        with pytest.raises(StoreError, match="closed"):
+            use()
+
+
 def test_empty_value_is_not_taken_for_a_missing_key(store):
     store[b"empty"] = b""
     store._sample_misses(1.0, 1000, 1)
@@ -178,6 +326,31 @@ def test_failure_to_make_the_filter_larger_is_none_of_the_commit_before_it(store
     store.update((b"more %d" % i, b"v") for i in range(2000))
     assert store.stats().capacity > 2000
     assert store.verify().ok
+
+
+def test_larger_filter_that_cannot_be_made_is_not_tried_with_every_commit(store):
+    tried = []
+
+    def fail(*args):
+        tried.append(len(store))
+        raise lmdb.DiskError("no space")
+
+    switch, store._switch = store._switch, fail
+    for i in range(1020):
+        store[b"k%d" % i] = b"v"
+    assert 2 < len(tried) < 10
+    assert store.stats().capacity == 1024
+    store._switch = switch
+    while store.stats().capacity == 1024:  # the commit that needs it makes it
+        i += 1
+        store[b"k%d" % i] = b"v"
+    assert i < 1030
+    assert store.verify().ok
+    store._growth_pause = 1000
+    n_keys = store.stats().capacity
+    store.update((b"more %d" % i, b"v") for i in range(n_keys))
+    store._tend(1)  # which is of another generation
+    assert store._growth_pause == 0
 
 
 def test_get_many_is_of_one_moment_although_a_commit_comes_in_between(store):

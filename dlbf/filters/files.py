@@ -65,6 +65,7 @@ class MappedFile:
     def __init__(self, path: Path, mode: str) -> None:
         self.path = path
         self.writable = mode == "r+"
+        self._process = os.getpid()
         self.file: BinaryIO = path.open("r+b" if self.writable else "rb")
         try:
             self._lock()
@@ -107,15 +108,19 @@ class MappedFile:
             _MAPPED.pop(id(filter_), None)
             # From here on nobody changes the contents, so the sums will be those of what is written.
             filter_._detach()
-            if self.writable:
-                self.write_back(filter_)
+            self.write_back(filter_)
         self.payload.release()
         self.view.release()
         self.map.close()
         self.file.close()
 
     def write_back(self, filter_: Filter) -> None:
-        """Write fresh sums, the count, and no flag; contents first, so that a valid header means valid contents."""
+        """Write fresh sums, the count, and no flag; contents first, so that a valid header means valid contents.
+
+        Nothing if it is not writable, or in a child made by fork(): its parent goes on writing.
+        """
+        if not self.writable or os.getpid() != self._process:
+            return
         sums = format.chunk_sums(self.payload)
         self.view[format.layout(len(self.payload)).sums] = sums
         self.map.flush()
@@ -140,8 +145,7 @@ def _close_all() -> None:
             continue
         if filter_._is_held:
             # Some thread still reads it by a FilterReader, so nobody changes it: write, and let the system unmap it.
-            if filter_._file.writable:
-                filter_._file.write_back(filter_)
+            filter_._file.write_back(filter_)
         else:
             filter_.close()
 
@@ -157,7 +161,8 @@ def open_filter(
         A file written by ``filter.save``.
     mode : {"r", "r+"}
         ``"r"``: read-only and usable at once, whatever its size; each 16 KiB are checked against their sum when first
-        touched.  ``"r+"``: changes go to the file; the whole file is checked now and summed again by ``close()``.
+        touched.  ``"r+"``: changes go to the file; the whole file is checked now and summed again by ``close()``, in
+        this process and not in those forked from it.
     secret : bytes, optional
         The secret it was made with, if any.
     recover : bool

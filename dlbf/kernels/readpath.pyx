@@ -36,9 +36,9 @@ from dlbf.kernels.types cimport gate_read_one_done, gate_try_read, likely, uint8
 
 import sys
 from _thread import allocate_lock
-from time import sleep
+from time import monotonic, sleep
 
-from dlbf.errors import FilterFullError, StoreError
+from dlbf.errors import DlbfError, FilterFullError, StoreError
 
 cdef extern from "pythread.h":
     unsigned long PyThread_get_thread_ident()
@@ -110,7 +110,7 @@ cdef class ReadPath:
     cdef uint64_t own_forks
     cdef object begin              # Environment.begin, bound
     cdef object data_db
-    cdef object map_error          # LMDB's "somebody made the map larger"
+    cdef object begin_errors       # LMDB's "somebody made the map larger" and "no slot for a reader"
     cdef Py_ssize_t max_plain_bytes
     cdef object live               # a read transaction kept for the next read; None: none, or in use
     cdef uint64_t live_id          # the transaction it sees
@@ -119,6 +119,8 @@ cdef class ReadPath:
     cdef bint swept                # whether somebody is watching that it is not kept for long
     cdef readonly Py_ssize_t n_reading   # read transactions open in this process
     cdef bint held                 # no new ones: the map is about to move
+    cdef uint64_t holder           # thread that has told them so; 0: none, or only to end its transaction
+    cdef dict reading_threads      # how many of them each thread has begun that has any, but for those of ``_fetch``
     cdef readonly uint64_t n_lookups
     cdef readonly uint64_t n_filtered
     cdef readonly uint64_t n_false_positives
@@ -135,6 +137,7 @@ cdef class ReadPath:
         self.has_meta = False
         self.current = NEVER
         self.own_forks = fork_count
+        self.reading_threads = {}
         self.samples = []
         self.sample_every = 0
         self.sample_in = NEVER
@@ -170,11 +173,13 @@ cdef class ReadPath:
             self.word_a = self.word_b = NULL
             PyBuffer_Release(&self.meta_view)
 
-    def _attach_reader(self, begin, data_db, map_error, Py_ssize_t max_plain_bytes):
-        """How to read: ``Environment.begin``, the database of the data, the longest key stored as it is."""
+    def _attach_reader(self, begin, data_db, begin_errors, Py_ssize_t max_plain_bytes):
+        """How to read: ``Environment.begin``, the database of the data, errors to try again after, the longest key
+        stored as it is.
+        """
         self.begin = begin
         self.data_db = data_db
-        self.map_error = map_error
+        self.begin_errors = begin_errors
         self.max_plain_bytes = max_plain_bytes
 
     def _keep_live(self, bint keep):
@@ -184,10 +189,11 @@ cdef class ReadPath:
             self._drop_live()
 
     def _drop_live(self):
-        """End the transaction that is being kept, if any."""
+        """End the transaction that is being kept; False if there is none."""
         txn = self.live
         self.live = None
         self._end_txn(txn)
+        return txn is not None
 
     cdef int _end_txn(self, object txn) except -1:
         """Abort a transaction if it has not ended."""
@@ -197,6 +203,12 @@ cdef class ReadPath:
             Py_INCREF(txn)  # for ever: see __del__
         else:
             txn.abort()
+        return 0
+
+    cdef int _blame_closing(self, object error) except -1:
+        """An error has come: if another thread has closed the store meanwhile, that is what to tell."""
+        if isinstance(error, Exception) and not isinstance(error, DlbfError) and self._env is None:
+            self._check_process()
         return 0
 
     def _sweep(self):
@@ -411,8 +423,11 @@ cdef class ReadPath:
                         raise
             else:
                 txn.abort()
-        except self.map_error:
+        except self.begin_errors:
             value = NotImplemented
+        except Exception as error:
+            self._blame_closing(error)
+            raise
         finally:
             self.n_reading -= 1
         if unlikely(value is NotImplemented):
@@ -471,7 +486,7 @@ cdef class Reading:
 
     cdef ReadPath store
     cdef bint buffers
-    cdef bint counted
+    cdef object thread           # that has begun it; None: it has not begun, or has ended
     cdef object txn
 
     def __init__(self, ReadPath store, bint buffers=False):
@@ -482,10 +497,7 @@ cdef class Reading:
         cdef ReadPath store = self.store
         while True:
             store._check_process()
-            while store.held:
-                sleep(0.0005)
-            store.n_reading += 1
-            self.counted = True
+            self._count()
             try:
                 self.txn = store._env.begin(buffers=self.buffers)
                 return self.txn
@@ -494,24 +506,61 @@ cdef class Reading:
                 problem = error
             store._cannot_read(problem)
 
+    cdef int _count(self) except -1:
+        """Count it, as soon as reads are not held."""
+        cdef ReadPath store = self.store
+        cdef object me = PyThread_get_thread_ident()
+        # The map does not move before this thread has ended what it reads already, so it must not wait for that.
+        while store.held and me not in store.reading_threads:
+            if store.holder == <uint64_t>me:
+                raise StoreError(
+                    "this thread is making the LMDB map larger, or follows another process that has; a signal handler "
+                    "or a finalizer cannot read the data then. Do it later"
+                )
+            sleep(0.0005)
+        store.reading_threads[me] = store.reading_threads.get(me, 0) + 1
+        store.n_reading += 1
+        self.thread = me
+        return 0
+
     cpdef end(self):
         """End it; a second time nothing happens."""
         cdef ReadPath store = self.store
         txn = self.txn
-        self.txn = None
-        if not self.counted:
+        thread = self.thread
+        self.txn = self.thread = None
+        if thread is None:
             return
-        self.counted = False
         try:
             store._end_txn(txn)
         finally:
             store.n_reading -= 1
+            store.reading_threads[thread] -= 1
+            if not store.reading_threads[thread]:
+                del store.reading_threads[thread]
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, kind, error, trace):
         self.end()
+        self.store._blame_closing(error)
 
     def __del__(self):
         self.end()
+
+
+cdef class Asking:
+    """``with Asking(store)``: the environment is asked something, and another thread may close the store meanwhile."""
+
+    cdef ReadPath store
+
+    def __init__(self, ReadPath store):
+        self.store = store
+
+    def __enter__(self):
+        self.store._check_process()
+        return self.store._env
+
+    def __exit__(self, kind, error, trace):
+        self.store._blame_closing(error)
 
 
 cdef class ReadsHeld:
@@ -524,12 +573,14 @@ cdef class ReadsHeld:
         self.store = store
 
     def __enter__(self):
+        self.store.holder = PyThread_get_thread_ident()
         self.holds = self.store.held = True
 
     cpdef end(self):
         """Let them go on; a second time nothing happens."""
         if self.holds:
             self.holds = self.store.held = False
+            self.store.holder = 0
 
     def __exit__(self, *exc_info):
         self.end()
@@ -541,19 +592,25 @@ cdef class ReadsHeld:
 cdef class Attempt:
     """``with Attempt(lock, blocking) as taken``: take a lock, or find out that somebody else has it.
 
-    For a lock that ``with`` takes anyway, too: Python 3.14 can be interrupted between ``__enter__`` and the block.
+    With a ``timeout`` that is found out after so many seconds.  For a lock that ``with`` takes anyway, too: Python 3.14
+    can be interrupted between ``__enter__`` and the block.
     """
 
     cdef object lock
     cdef bint blocking
+    cdef double timeout          # below 0: none
     cdef bint taken
 
-    def __init__(self, lock, bint blocking=True):
+    def __init__(self, lock, bint blocking=True, double timeout=-1):
         self.lock = lock
         self.blocking = blocking
+        self.timeout = timeout
 
     def __enter__(self):
-        self.taken = self.lock.acquire(self.blocking)
+        if self.timeout < 0:
+            self.taken = self.lock.acquire(self.blocking)
+        else:
+            self.taken = self.lock.acquire(True, self.timeout)
         return bool(self.taken)
 
     cpdef end(self):
@@ -671,6 +728,7 @@ cdef class WritePath(ReadPath):
     """
 
     cdef public Py_ssize_t _quick_changes
+    cdef public uint64_t _closing        # thread that is closing the store, or has; 0: none
     cdef readonly uint64_t _writer       # thread that has the write lock; 0: none
     cdef uint64_t n_taken                # how often it was taken, but for changes of single keys
     cdef bint abandoned                  # who has it was collected in another thread, which cannot end it
@@ -691,16 +749,17 @@ cdef class WritePath(ReadPath):
     cdef bint outgrown                   # a quick change has found the filter full
     cdef Tail tail
 
-    def _attach_writer(
-        self, write_lock, ReplicaLock replica_lock, ReplicaState replica, Tail tail, transaction, journal_db, main_db,
-        bytes tail_key, tuple map_errors
-    ):
-        """The lock of all writers of this process, its replica, LMDB's type of transactions, where the journal is, and
-        errors to try again after.
-        """
-        self.map_errors = map_errors
+    def _attach_lock(self, write_lock):
+        """The lock of all writers of this process."""
         self.write_acquire = write_lock.acquire
         self.write_release = write_lock.release
+
+    def _attach_writer(
+        self, ReplicaLock replica_lock, ReplicaState replica, Tail tail, transaction, journal_db, main_db,
+        bytes tail_key, tuple map_errors
+    ):
+        """This process's replica, LMDB's type of transactions, where the journal is, and errors to try again after."""
+        self.map_errors = map_errors
         self.write_args = (self.data_db, None, True)
         self.txn_id = transaction.id
         self.txn_put = transaction.put
@@ -713,14 +772,19 @@ cdef class WritePath(ReadPath):
         self.main_db = main_db
         self.tail_key = tail_key
 
-    cdef bint _take(self, bint blocking) except -1:
-        """Take the write lock for this thread; False if it is taken and the caller does not want to wait."""
+    cdef bint _take(self, bint blocking, double timeout=-1) except -1:
+        """Take the write lock for this thread; False if it is taken and the caller does not want to wait (so long)."""
         cdef uint64_t me = PyThread_get_thread_ident()
+        cdef double end = monotonic() + timeout
+        cdef double left = 1.0
         if self.abandoned and self._writer == me:
             self._give()
         while not self.write_acquire(False):
-            if not blocking:
+            if timeout >= 0:
+                left = min(1.0, end - monotonic())
+            if not blocking or left <= 0:
                 return False
+            self._refuse_while_closing()
             if self._writer == me:
                 raise StoreError(
                     "this thread has a write transaction already, or is in the middle of a backup; use that "
@@ -735,10 +799,17 @@ cdef class WritePath(ReadPath):
                         "commit() or abort() in their own thread"
                     )
                 self._give()
-            elif self.write_acquire(True, 1.0):
+            elif self.write_acquire(True, left):
                 break
         self._writer = me
         self.n_taken += 1
+        try:
+            self._refuse_while_closing()
+        except BaseException:
+            self._give()
+            if not blocking:
+                return False
+            raise
         return True
 
     cdef int _give(self) except -1:
@@ -790,7 +861,6 @@ cdef class WritePath(ReadPath):
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
         self._take(True)
         try:
-            self._check_process()  # it may have been closed while we waited
             self._quick_changes = 0
             return self._begin_locked()
         except BaseException:
@@ -949,7 +1019,7 @@ cdef class WritePath(ReadPath):
 
 
 cdef class WriteLock:
-    """``with WriteLock(store, blocking) as taken``: nobody else in this process writes.
+    """``with WriteLock(store, blocking, timeout) as taken``: nobody else in this process writes.
 
     Belongs to the thread that took it.  When nothing refers to it any more it is given back: at once, or if another
     thread finds out (the garbage collector runs in any), with the next write of its own.
@@ -957,15 +1027,17 @@ cdef class WriteLock:
 
     cdef WritePath store
     cdef bint blocking
+    cdef double timeout          # below 0: none
     cdef uint64_t owner          # thread that has taken it; 0: none has
     cdef uint64_t number         # which taking of the lock it was
 
-    def __init__(self, WritePath store, bint blocking=True):
+    def __init__(self, WritePath store, bint blocking=True, double timeout=-1):
         self.store = store
         self.blocking = blocking
+        self.timeout = timeout
 
     def __enter__(self):
-        if not self.store._take(self.blocking):
+        if not self.store._take(self.blocking, self.timeout):
             return False
         self._has_begun()
         return True
@@ -1111,3 +1183,6 @@ cdef class PutPath:
             return False
         except self.full_error:
             return self._again()
+        except Exception as error:
+            self.writing.store._blame_closing(error)
+            raise

@@ -1,5 +1,6 @@
 """What a guard asks of an engine: four methods, and what an adapter may say beyond them."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -75,12 +76,16 @@ class Adapter(ABC):
         ``scan`` may yield a key more than once.
     tells : bool
         ``delete_many`` says which keys were there, so they need not be asked for before.
+    errors : tuple of exception types
+        What the engine raises when it fails, besides ``OSError``.  One that comes when a write is done, and its keys
+        are read for a larger filter, is logged; others are taken for a signal handler's, and raised.
     """
 
     ordered = False
     in_flight = True
     repeats = False
     tells = False
+    errors: tuple[type[Exception], ...] = ()
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
@@ -131,6 +136,13 @@ class Adapter(ABC):
     def identity(self) -> bytes:
         """Something that another engine, or one that may have lost writes, does not say; empty: unknown."""
         return b""
+
+
+def library_errors(engine: Any, *names: str) -> tuple[type[Exception], ...]:
+    """Exceptions with these names of the library that an engine is of, without importing that."""
+    packages = {parent.__module__.partition(".")[0] for parent in type(engine).__mro__}
+    found = [getattr(sys.modules.get(package), name, None) for package in packages for name in names]
+    return tuple(error for error in found if isinstance(error, type) and issubclass(error, Exception))
 
 
 class PlainAdapter(Adapter):

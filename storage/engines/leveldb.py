@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dlbf.storage.engines.base import Adapter
+from dlbf.storage.engines.base import Adapter, library_errors
 
 __all__ = ["LevelEngine"]
 
@@ -33,6 +33,7 @@ class LevelEngine(Adapter):
     def __init__(self, database: Any) -> None:
         self.database = database
         self.ordered = is_bytewise(getattr(database, "db", database))
+        self.errors = library_errors(database, "Error")
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dlbf.errors import StoreError
-from dlbf.storage.engines.base import Adapter
+from dlbf.storage.engines.base import Adapter, library_errors
 
 __all__ = ["RedisEngine"]
 
@@ -29,6 +29,7 @@ class RedisEngine(Adapter):
         self.client = client
         self.prefix = prefix
         self.is_cluster = hasattr(client, "get_primaries")
+        self.errors = library_errors(client, "RedisError", "ValkeyError")
         if client.get_encoder().decode_responses:
             raise TypeError("the client decodes what it reads; make one with decode_responses=False")
 

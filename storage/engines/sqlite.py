@@ -1,7 +1,7 @@
 """A table of an SQLite database."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from sqlite3 import Connection
+from sqlite3 import Connection, Error
 from typing import Any
 
 from dlbf.errors import StoreError
@@ -49,6 +49,7 @@ class SqliteEngine(Adapter):
 
     ordered = True
     in_flight = False
+    errors = (Error,)
 
     def __init__(
         self, connection: Connection, table: str, key: str = "key", value: str = "value", text: bool = False
