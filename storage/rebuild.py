@@ -29,6 +29,7 @@ from dlbf.storage.longkeys import long_state
 from dlbf.storage.misses import read_misses
 from dlbf.storage.replica import read_traffic
 from dlbf.storage.report import FilterFigures, RebuildReport
+from dlbf.storage.secret import make_secret
 from dlbf.storage.verify import check_meta, unknown_meta
 from dlbf.theory.designs import get_design
 
@@ -177,7 +178,7 @@ def need_secret(store: "Store", dry_run: bool) -> None:
         return
     if store._info.secret_elsewhere:
         raise StoreError(f"{store.path}: this store's secret is kept by its owner; open it with secret= to rebuild")
-    store._secret = store._replica.secret = store._make_secret()
+    store._secret = store._replica.secret = make_secret(store.path)
 
 
 # --- what to learn from

@@ -22,7 +22,6 @@ import logging
 import mmap
 import os
 import random
-import struct
 import threading
 import time
 import weakref
@@ -42,6 +41,7 @@ from dlbf.kernels.readpath import Asking, Attempt, Reading, ReadsHeld, ReplicaLo
 from dlbf.storage import generations, journal, misses, steps
 from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_successor, keys_after
 from dlbf.storage.drift import drift, observe
+from dlbf.storage.environment import SYNC_MODES, map_meta_pages, open_environment
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
     COMPILED_KEY,
@@ -51,13 +51,8 @@ from dlbf.storage.layout import (
     FLAG_OMITTED,
     FLAG_REMOVED,
     GUARD_KEY,
-    META_MAGIC,
-    META_MAGIC_OFFSET,
-    META_PAGE_SIZE_OFFSET,
     META_TXN_ID_OFFSET,
-    META_VERSION,
     PLAIN_KEY_BYTES,
-    SECRET_FILE,
     STATE_BROKEN,
     STORE_KEY,
     TAIL_KEY,
@@ -72,6 +67,7 @@ from dlbf.storage.rebuild import rebuild
 from dlbf.storage.replica import DAMAGE, FULL, SECRET, VERSION, Replica, read_checkpoint, read_traffic
 from dlbf.storage.report import Drift, RebuildReport, Stats, Verification
 from dlbf.storage.room import Room
+from dlbf.storage.secret import SECRET_BYTES, make_secret, read_secret
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
 from dlbf.storage.verify import verify
 
@@ -79,28 +75,18 @@ __all__ = ["Store"]
 
 log = logging.getLogger("dlbf.storage")
 
-SECRET_BYTES = 16
 DEFAULT_FPR = 0.01
-# Address space, not memory or disk: a map this large never has to grow.  Where that much is not to be had, less is
-# taken.
-DEFAULT_MAP_BYTES = 1 << 40
-LEAST_MAP_BYTES = 1 << 20
 # A transaction keeps its changes for a second try when the map has less room than this.
 ROOMY_MAP_BYTES = 1 << 36
 RESIZE_PATIENCE_SECONDS = 30.0
+# Nobody else is likely to end what the thread that waits has begun.
+OWN_PATIENCE_SECONDS = 1.0
 # How long close() waits for what other threads are writing.
 CLOSE_PATIENCE_SECONDS = 30.0
-# Read transactions that py-lmdb keeps for reuse: beginning a new one takes a lock that all processes share.
-SPARE_TXNS = 1
 # How long, at most twice, a read transaction is kept open for the next read.
 KEEP_SECONDS = 0.02
 # After which beginning to read may succeed, see Store._cannot_read.
 BEGIN_ERRORS = (lmdb.MapResizedError, lmdb.ReadersFullError)
-SYNC_MODES = {
-    "full": {"sync": True, "metasync": True},
-    "data": {"sync": True, "metasync": False},
-    "none": {"sync": False, "metasync": False},
-}
 # Keys that the next generation's builder passes per key changed: it is done before the rest of the
 # capacity (see generations.GROW_AT) has arrived.
 BUILD_KEYS_PER_OPERATION = 48
@@ -284,72 +270,16 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
             self._miss_limit = 0
         if (readonly or not create) and not (self.path / DATA_FILE).exists():
             raise StoreError(f"{self.path}: there is no store; expected a directory with data.mdb. Check the path")
-        open_environment = self._open_mapped if writemap else self._open_environment
-        self._env = open_environment(map_size, max_readers=max_readers, **SYNC_MODES[sync])
+        self._env, self._room = open_environment(
+            self.path, map_size, max_readers, sync, readonly=readonly, writemap=writemap
+        )
         try:
-            if self._room is None and not readonly:
-                self._room = Room(self.path / DATA_FILE, mapped=False)
             self._open(fpr, secret, keyed)
         except BaseException:
             self._close()
             raise
 
     # --- opening
-
-    def _open_mapped(self, map_size: int | None, **options: Any) -> Any:
-        """Open the environment to be written through its map, with room for all of that on the disk."""
-        env = None
-        try:
-            self.path.mkdir(exist_ok=True)
-            room = self._room = Room(self.path / DATA_FILE, mapped=True)
-            size = room.fitting(map_size or 0)
-            if room.n_bytes:  # else LMDB would not take the file for a new one
-                room.reserve(size)
-            env = self._open_environment(size, writemap=True, **options)
-            # LMDB has made a new file as long as the map, and any file as long as it says that it is.
-            room.reserve(env.info()["map_size"])
-            return env
-        except BaseException as error:
-            if env is not None:
-                env.close()
-            if self._room is not None:
-                self._room.close()
-            if isinstance(error, OSError):
-                raise StoreError(f"{self.path}: cannot be opened for writing: {error}") from error
-            raise
-
-    def _open_environment(self, map_size: int | None, **options: Any) -> Any:
-        size = max(map_size or DEFAULT_MAP_BYTES, LEAST_MAP_BYTES)
-        while True:
-            try:
-                return lmdb.open(
-                    str(self.path),
-                    map_size=size,
-                    max_dbs=len(DATABASES) + 1,
-                    max_spare_txns=SPARE_TXNS,
-                    readonly=self.readonly,
-                    create=not self.readonly,
-                    readahead=False,
-                    **options,
-                )
-            except (lmdb.MemoryError, MemoryError):
-                if map_size is not None or size <= LEAST_MAP_BYTES:
-                    raise
-                size //= 4
-            except lmdb.Error as error:
-                if "already open" in str(error):
-                    raise StoreError(
-                        f"{self.path}: already open in this process, or in the one it was forked from; share that "
-                        "Store between threads, close it first, or start processes with spawn"
-                    ) from error
-                if isinstance(error, lmdb.InvalidError):
-                    raise StoreError(
-                        f"{self.path}: data.mdb is not an LMDB file ({error}); restore a backup"
-                    ) from error
-                if "Cannot allocate" in str(error) and map_size is None and size > LEAST_MAP_BYTES:
-                    size //= 4
-                    continue
-                raise StoreError(f"{self.path}: LMDB cannot open it: {error}") from error
 
     def _open(self, fpr: float | None, secret: bytes | None, keyed: bool) -> None:
         env = self._env
@@ -380,7 +310,9 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
                 self._info.fpr,
                 fpr,
             )
-        self._secret = self._find_secret(secret) if self._info.keyed else None
+        self._secret = None
+        if self._info.keyed:
+            self._secret = read_secret(self.path) if secret is None else bytes(secret)
         self._replica = Replica(dbs, self._secret, str(self.path))
         self._attach_reader(env.begin, dbs.data, BEGIN_ERRORS, self._PLAIN_KEY_BYTES)
         self._attach_writer(
@@ -395,7 +327,9 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         )
         self._keep_live(True)
         # The filter is loaded when it is first needed: a process that only wants a few present keys never pays for it.
-        self._watch_meta_pages()
+        meta_map = self._meta_map = map_meta_pages(self.path, env)
+        if meta_map is not None:
+            self._attach_meta(meta_map, META_TXN_ID_OFFSET, self._page_bytes + META_TXN_ID_OFFSET)
         if self._miss_limit:
             with self._reading() as txn:
                 every = misses.drawing_rate(txn, dbs, self._miss_limit, read_traffic(txn, dbs).scale)
@@ -434,84 +368,13 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         """Write what a new store has."""
         info = StoreInfo.new(fpr, secret is not None, keyed)
         if keyed and secret is None:
-            secret = self._make_secret()
+            secret = make_secret(self.path)
         filter = generations.new_filter("auto", 0, fpr, secret)
         number = txn.id()
         replica = Replica(dbs, secret, str(self.path))
         replica.write_checkpoint(txn, filter, number, number, 0)
         journal.append(txn, dbs, replica.tail, number, OperationLog().record(number, number, FLAG_OMITTED))
         txn.put(STORE_KEY, info.pack(), db=dbs.meta)
-
-    def _make_secret(self) -> bytes:
-        """A new secret in its file; the one that is there if there is one."""
-        path = self.path / SECRET_FILE
-        secret = os.urandom(SECRET_BYTES)
-        temporary = path.with_name(f".{SECRET_FILE}.{os.getpid()}.{time.monotonic_ns()}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(secret)
-                file.flush()
-                os.fsync(file.fileno())
-            # A link fails if there is a secret already, and a reader never sees half of one.
-            os.link(temporary, path)
-        except FileExistsError:
-            found = self._read_secret()
-            if found is None:
-                raise StoreError(
-                    f"{path}: expected {SECRET_BYTES} bytes, found another size; restore or remove it"
-                ) from None
-            secret = found
-        finally:
-            temporary.unlink()
-        return secret
-
-    def _read_secret(self) -> bytes | None:
-        try:
-            secret = (self.path / SECRET_FILE).read_bytes()
-        except OSError:
-            return None
-        return secret if len(secret) == SECRET_BYTES else None
-
-    def _find_secret(self, secret: bytes | None) -> bytes | None:
-        return bytes(secret) if secret is not None else self._read_secret()
-
-    def _watch_meta_pages(self) -> None:
-        """Map LMDB's meta pages and make sure that the transaction ids are where they should be."""
-        path = self.path / DATA_FILE
-        psize = self._page_bytes
-        try:
-            # Not the lock file: closing any descriptor of that would drop LMDB's locks.
-            with path.open("rb") as file:
-                meta_map = mmap.mmap(file.fileno(), 2 * psize, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            log.warning("%s: reading without the filter: the meta pages cannot be mapped (%s)", self.path, error)
-            return
-        if hasattr(mmap, "MADV_RANDOM"):
-            # Else the system reads ahead, megabytes on some disks, when these two pages have been put out of memory.
-            meta_map.madvise(mmap.MADV_RANDOM)
-        # The id may rise between two looks; a layout that is not understood stays wrong.
-        for _ in range(10):
-            before = self._env.info()["last_txnid"]
-            ids = [struct.unpack_from("=Q", meta_map, page * psize + META_TXN_ID_OFFSET)[0] for page in (0, 1)]
-            after = self._env.info()["last_txnid"]
-            heads = [struct.unpack_from("=II", meta_map, page * psize + META_MAGIC_OFFSET) for page in (0, 1)]
-            sizes = [struct.unpack_from("=I", meta_map, page * psize + META_PAGE_SIZE_OFFSET)[0] for page in (0, 1)]
-            understood = heads == [(META_MAGIC, META_VERSION)] * 2 and sizes == [psize] * 2
-            if understood and before <= max(ids) <= after + 1:
-                self._meta_map = meta_map
-                self._attach_meta(meta_map, META_TXN_ID_OFFSET, psize + META_TXN_ID_OFFSET)
-                return
-        meta_map.close()
-        log.warning(
-            "%s: reading without the filter: LMDB's meta pages are not of the known layout (magic and version %s, "
-            "ids %s, "
-            "LMDB says %s); use py-lmdb with LMDB 0.9",
-            self.path,
-            heads,
-            ids,
-            after,
-        )
 
     # --- closing
 
@@ -671,15 +534,16 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
     def _resize(self, size: int) -> None:
         """Move the map; the caller holds the write lock and has no transaction."""
         with ReadsHeld(self):
-            end = time.monotonic() + RESIZE_PATIENCE_SECONDS
+            own = self._reads_itself()
+            patience = OWN_PATIENCE_SECONDS if own else RESIZE_PATIENCE_SECONDS
+            end = time.monotonic() + patience
             self._drop_live()
             while self.n_reading:
                 if time.monotonic() > end:
                     raise StoreError(
                         f"{self.path}: the LMDB map must grow, but {self.n_reading} snapshots or iterators of this "
-                        f"process have been "
-                        f"open for {RESIZE_PATIENCE_SECONDS:.0f} s; close them, or open the store with a larger "
-                        f"map_size"
+                        f"{'thread' if own else 'process'} have been open for {patience:.0f} s; close them, or open "
+                        "the store with a larger map_size"
                     )
                 time.sleep(0.0005)
             room = self._room
@@ -1602,9 +1466,7 @@ class Store(WritePath, MutableMapping[bytes, bytes]):
         with WriteLock(self):
             self._env.copy(str(target))
         if self._info.keyed and not self._info.secret_elsewhere and self._secret is not None:
-            descriptor = os.open(target / SECRET_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(self._secret)
+            make_secret(target, self._secret)
 
     @property
     def state(self) -> str:

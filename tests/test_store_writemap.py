@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 import lmdb
 import pytest
@@ -246,15 +247,24 @@ with Store(path, readonly=True) as store:
         assert store.stats().map_size > 4 * MIB
 
 
-def test_growth_waits_for_iterators_of_the_process_and_then_says_so(path, monkeypatch):
+@pytest.mark.parametrize("own", [True, False])
+def test_growth_waits_for_iterators_and_then_says_whose_they_are(path, monkeypatch, own):
     from dlbf.storage import store as module
 
-    monkeypatch.setattr(module, "RESIZE_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "OWN_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "RESIZE_PATIENCE_SECONDS", 60.0 if own else 0.2)
     with open_mapped(path) as store:
         store[b"a"] = b"1"
-        with store.snapshot() as view, pytest.raises(StoreError, match="snapshots or iterators"):
+        views = []
+        if own:
+            views.append(store.snapshot())
+        else:
+            thread = threading.Thread(target=lambda: views.append(store.snapshot()))
+            thread.start()
+            thread.join()
+        with pytest.raises(StoreError, match="iterators of this " + ("thread" if own else "process")):
             store[b"big"] = bytes(4 * MIB)
-        assert view is not None
+        views.pop().close()
         assert dict(store) == {b"a": b"1"}
         store[b"big"] = bytes(4 * MIB)
         assert store.verify().ok

@@ -205,6 +205,10 @@ cdef class ReadPath:
             txn.abort()
         return 0
 
+    def _reads_itself(self):
+        """Whether this thread has begun a snapshot or an iterator that has not ended."""
+        return PyThread_get_thread_ident() in self.reading_threads
+
     cdef int _blame_closing(self, object error) except -1:
         """An error has come: if another thread has closed the store meanwhile, that is what to tell."""
         if isinstance(error, Exception) and not isinstance(error, DlbfError) and self._env is None:

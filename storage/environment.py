@@ -1,0 +1,140 @@
+"""Opening an LMDB environment: how large its map is, who may write it, and where its newest transaction is told."""
+
+import logging
+import mmap
+import struct
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from dlbf.errors import StoreError
+from dlbf.storage.layout import (
+    DATA_FILE,
+    DATABASES,
+    META_MAGIC,
+    META_MAGIC_OFFSET,
+    META_PAGE_SIZE_OFFSET,
+    META_TXN_ID_OFFSET,
+    META_VERSION,
+)
+from dlbf.storage.room import Room
+
+__all__ = ["SYNC_MODES", "map_meta_pages", "open_environment"]
+
+log = logging.getLogger("dlbf.storage")
+SYNC_MODES = {
+    "full": {"sync": True, "metasync": True},
+    "data": {"sync": True, "metasync": False},
+    "none": {"sync": False, "metasync": False},
+}
+# Address space, not memory or disk: a map this large never has to grow.  Where that much is not to be had, less is
+# taken.
+DEFAULT_MAP_BYTES = 1 << 40
+LEAST_MAP_BYTES = 1 << 20
+# Read transactions that py-lmdb keeps for reuse: beginning a new one takes a lock that all processes share.
+SPARE_TXNS = 1
+
+
+def open_environment(
+    path: Path, map_size: int | None, max_readers: int, sync: str, *, readonly: bool, writemap: bool
+) -> tuple[Any, Room | None]:
+    """The environment, and the lock of those that write it.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be opened; nothing is left open then.
+    """
+    env = room = None
+    options = {"max_readers": max_readers, "readonly": readonly, "create": not readonly, **SYNC_MODES[sync]}
+    try:
+        if readonly:
+            return _open(path, map_size, options), None
+        if not writemap:
+            # The lock comes second: LMDB knows best what is wrong with a path.
+            env = _open(path, map_size, options)
+            return env, Room(path / DATA_FILE, mapped=False)
+        path.mkdir(exist_ok=True)
+        room = Room(path / DATA_FILE, mapped=True)
+        size = room.fitting(map_size or 0)
+        if room.n_bytes:  # else LMDB would not take the file for a new one
+            room.reserve(size)
+        env = _open(path, size, {"writemap": True, **options})
+        # LMDB has made a new file as long as the map, and any file as long as it says that it is.
+        room.reserve(env.info()["map_size"])
+        return env, room
+    except BaseException as error:
+        if env is not None:
+            env.close()
+        if room is not None:
+            room.close()
+        if isinstance(error, OSError):
+            raise StoreError(f"{path}: cannot be opened for writing: {error}") from error
+        raise
+
+
+def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> Any:
+    """The environment, with as large a map as there may be if none is given."""
+    size = max(map_size or DEFAULT_MAP_BYTES, LEAST_MAP_BYTES)
+    while True:
+        try:
+            return lmdb.open(
+                str(path),
+                map_size=size,
+                max_dbs=len(DATABASES) + 1,
+                max_spare_txns=SPARE_TXNS,
+                readahead=False,
+                **options,
+            )
+        except (lmdb.MemoryError, MemoryError):
+            if map_size is not None or size <= LEAST_MAP_BYTES:
+                raise
+            size //= 4
+        except lmdb.Error as error:
+            if "already open" in str(error):
+                raise StoreError(
+                    f"{path}: already open in this process, or in the one it was forked from; share that "
+                    "Store between threads, close it first, or start processes with spawn"
+                ) from error
+            if isinstance(error, lmdb.InvalidError):
+                raise StoreError(f"{path}: data.mdb is not an LMDB file ({error}); restore a backup") from error
+            if "Cannot allocate" in str(error) and map_size is None and size > LEAST_MAP_BYTES:
+                size //= 4
+                continue
+            raise StoreError(f"{path}: LMDB cannot open it: {error}") from error
+
+
+def map_meta_pages(path: Path, env: Any) -> mmap.mmap | None:
+    """LMDB's two meta pages, if the transaction ids are where they should be; else None, and a warning."""
+    psize = env.stat()["psize"]
+    try:
+        # Not the lock file: closing any descriptor of that would drop LMDB's locks.
+        with (path / DATA_FILE).open("rb") as file:
+            meta_map = mmap.mmap(file.fileno(), 2 * psize, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        log.warning("%s: reading without the filter: the meta pages cannot be mapped (%s)", path, error)
+        return None
+    if hasattr(mmap, "MADV_RANDOM"):
+        # Else the system reads ahead, megabytes on some disks, when these two pages have been put out of memory.
+        meta_map.madvise(mmap.MADV_RANDOM)
+    # The id may rise between two looks; a layout that is not understood stays wrong.
+    for _ in range(10):
+        before = env.info()["last_txnid"]
+        ids = [struct.unpack_from("=Q", meta_map, page * psize + META_TXN_ID_OFFSET)[0] for page in (0, 1)]
+        after = env.info()["last_txnid"]
+        heads = [struct.unpack_from("=II", meta_map, page * psize + META_MAGIC_OFFSET) for page in (0, 1)]
+        sizes = [struct.unpack_from("=I", meta_map, page * psize + META_PAGE_SIZE_OFFSET)[0] for page in (0, 1)]
+        understood = heads == [(META_MAGIC, META_VERSION)] * 2 and sizes == [psize] * 2
+        if understood and before <= max(ids) <= after + 1:
+            return meta_map
+    meta_map.close()
+    log.warning(
+        "%s: reading without the filter: LMDB's meta pages are not of the known layout (magic and version %s, "
+        "ids %s, LMDB says %s); use py-lmdb with LMDB 0.9",
+        path,
+        heads,
+        ids,
+        after,
+    )
+    return None
