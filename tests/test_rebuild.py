@@ -455,7 +455,7 @@ def test_reader_processes_contribute_and_readonly_ones_do_not(path):
 
 def test_many_misses_are_written_aside_not_by_the_reader(path, monkeypatch):
     monkeypatch.setattr(misses, "BUFFER_KEYS", 200)
-    monkeypatch.setattr("dlbf.storage.store.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("dlbf.storage.upkeep.FLUSH_SECONDS", 0.0)
     with open_store(path) as store:
         writers = set()
         real = store._report

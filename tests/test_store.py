@@ -471,7 +471,7 @@ def test_map_growth_repeats_the_transaction_in_order(path):
 
 
 def test_map_growth_with_an_open_snapshot_says_what_to_do(path, monkeypatch):
-    monkeypatch.setattr("dlbf.storage.store.RESIZE_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("dlbf.storage.upkeep.RESIZE_PATIENCE_SECONDS", 0.05)
     with open_store(path, map_size=1 << 20) as store:
         view = store.snapshot()
         with pytest.raises(StoreError, match="snapshots"):
@@ -762,7 +762,7 @@ def test_get_many_does_not_trust_a_filter_that_changed_while_it_was_asked(path, 
 def test_large_filter_is_loaded_aside_while_the_data_answer(path, monkeypatch):
     with open_store(path) as store:
         bulk(store, [b"%d" % i for i in range(5000)])
-    monkeypatch.setattr("dlbf.storage.store.LOAD_ASIDE_BYTES", 0)
+    monkeypatch.setattr("dlbf.storage.upkeep.LOAD_ASIDE_BYTES", 0)
     go = threading.Event()
     load = replica.Replica._load
 
@@ -797,7 +797,7 @@ def test_store_is_used_otherwise_while_its_filter_is_loaded(path, monkeypatch, h
     if how == "damage":
         with lmdb.open(str(path), max_dbs=9) as env, env.begin(write=True) as txn:
             txn.drop(env.open_db(b"filter", txn=txn), delete=False)
-    monkeypatch.setattr("dlbf.storage.store.LOAD_ASIDE_BYTES", 0)
+    monkeypatch.setattr("dlbf.storage.upkeep.LOAD_ASIDE_BYTES", 0)
     load = replica.Replica._load
     # Long enough that what follows the first read comes before its end.
     monkeypatch.setattr(replica.Replica, "_load", lambda *arguments: (time.sleep(0.02), load(*arguments))[1])

@@ -230,7 +230,7 @@ def test_full_reader_table_says_what_to_do(path):
 
 
 def test_own_kept_read_transaction_does_not_count_as_a_taken_slot(path, monkeypatch):
-    monkeypatch.setattr("dlbf.storage.store.KEEP_SECONDS", 60.0)
+    monkeypatch.setattr("dlbf.storage.upkeep.KEEP_SECONDS", 60.0)
     with Store(path, sync="none", max_readers=2) as store, store.snapshot():
         store.update({b"k": b"v"})
         assert store.get(b"k") == b"v"  # keeps its transaction, in the only other slot

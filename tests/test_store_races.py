@@ -22,7 +22,7 @@ from dlbf.errors import StoreError
 from dlbf.kernels.readpath import ReplicaLock
 from dlbf.storage import Store, build, generations, journal, replica, steps
 from dlbf.storage.layout import PLAIN_KEY_BYTES
-from dlbf.storage.store import BEGIN_ERRORS
+from dlbf.storage.upkeep import BEGIN_ERRORS
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_interrupted_change_of_the_filter_is_done_again_from_the_checkpoint(stor
         real(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dlbf.storage.store.apply_record", interrupted)
+    monkeypatch.setattr("dlbf.storage.upkeep.apply_record", interrupted)
     # As if another interrupt came before the first one was dealt with.
     monkeypatch.setattr(store.__class__, "_distrust_replica", lambda self, is_full: None)
     with pytest.raises(KeyboardInterrupt), store.write() as txn:
@@ -387,7 +387,7 @@ def test_reader_and_writer_that_both_follow_a_grown_map_do_not_wait_for_each_oth
 def test_filter_is_loaded_later_if_no_thread_can_be_started(path, monkeypatch):
     with open_store(path) as store:
         store.update((b"k%d" % i, b"") for i in range(5000))
-    monkeypatch.setattr("dlbf.storage.store.LOAD_ASIDE_BYTES", 0)
+    monkeypatch.setattr("dlbf.storage.upkeep.LOAD_ASIDE_BYTES", 0)
     real = threading.Thread.start
 
     def fail(thread):
@@ -406,7 +406,7 @@ def test_filter_is_loaded_later_if_no_thread_can_be_started(path, monkeypatch):
 def test_thread_whose_beginning_is_interrupted_is_begun_again(path, monkeypatch, name):
     with open_store(path) as store:
         store.update((b"k%d" % i, b"v") for i in range(5000))
-    monkeypatch.setattr("dlbf.storage.store.LOAD_ASIDE_BYTES", 0)
+    monkeypatch.setattr("dlbf.storage.upkeep.LOAD_ASIDE_BYTES", 0)
     real = threading.Thread.start
     seen = []
 
