@@ -12,13 +12,14 @@ from dlbf.errors import StoreError
 from dlbf.storage.layout import (
     DATA_FILE,
     DATABASES,
+    LOCK_FILE,
     META_MAGIC,
     META_MAGIC_OFFSET,
     META_PAGE_SIZE_OFFSET,
     META_TXN_ID_OFFSET,
     META_VERSION,
 )
-from dlbf.storage.room import Room
+from dlbf.storage.room import Room, reserve_lock_file
 
 __all__ = ["SYNC_MODES", "map_meta_pages", "open_environment"]
 
@@ -32,6 +33,7 @@ SYNC_MODES = {
 # taken.
 DEFAULT_MAP_BYTES = 1 << 40
 LEAST_MAP_BYTES = 1 << 20
+MOST_MAP_BYTES = 1 << 46
 # Read transactions that py-lmdb keeps for reuse: beginning a new one takes a lock that all processes share.
 SPARE_TXNS = 1
 
@@ -46,6 +48,8 @@ def open_environment(
     StoreError
         If it cannot be opened; nothing is left open then.
     """
+    if map_size is not None and not 0 <= map_size <= MOST_MAP_BYTES:
+        raise ValueError(f"map_size must be from 0 to {MOST_MAP_BYTES:,} bytes, found {map_size:,}")
     env = room = None
     options = {"max_readers": max_readers, "readonly": readonly, "create": not readonly, **SYNC_MODES[sync]}
     try:
@@ -58,10 +62,10 @@ def open_environment(
         path.mkdir(exist_ok=True)
         room = Room(path / DATA_FILE, mapped=True)
         size = room.fitting(map_size or 0)
-        if room.n_bytes:  # else LMDB would not take the file for a new one
-            room.reserve(size)
+        reserve_lock_file(path / LOCK_FILE, max_readers)
+        # LMDB takes only an empty file for a new one, and makes that as long as the map.
+        (room.reserve if room.n_bytes else room.check)(size)
         env = _open(path, size, {"writemap": True, **options})
-        # LMDB has made a new file as long as the map, and any file as long as it says that it is.
         room.reserve(env.info()["map_size"])
         return env, room
     except BaseException as error:

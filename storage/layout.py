@@ -148,6 +148,7 @@ __all__ = [
     "DATA_FILE",
     "FLAG_OMITTED",
     "FLAG_REMOVED",
+    "LOCK_FILE",
     "PIECE_BYTES",
     "PLAIN_KEY_BYTES",
     "SECRET_FILE",
@@ -164,8 +165,9 @@ __all__ = [
 ]
 
 DATABASES = ("data", "long", "filter", "journal", "meta", "model", "misses")
-# What LMDB calls its file.
+# What LMDB calls its files.
 DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"
 SECRET_FILE = "secret.key"
 
 LAYOUT_VERSION = 1

@@ -19,6 +19,7 @@ import os
 import sys
 import weakref
 from pathlib import Path
+from typing import NoReturn
 
 from dlbf.errors import StoreError
 
@@ -27,13 +28,17 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Room"]
+__all__ = ["Room", "reserve_lock_file"]
 
 # What a new file has, and what is added at least; larger ones grow by a quarter.
 LEAST_BYTES = 1 << 24
 # File systems (statfs(2)) on which a page that was reserved can always be written.  Btrfs and ZFS never write a page to
-# the same place again, and need room every time.
-RESERVING = {0xEF53: "ext4", 0x58465342: "xfs", 0x01021994: "tmpfs"}
+# the same place again, and need room every time; so does XFS for a file that shares its pages with a copy.
+RESERVING = {0xEF53: "ext4", 0x01021994: "tmpfs"}
+
+# A slot in LMDB's table of readers, and fallocate(2)'s FALLOC_FL_KEEP_SIZE.
+READER_BYTES = 64
+KEEP_LENGTH = 1
 
 _open_rooms: "weakref.WeakSet[Room]" = weakref.WeakSet()
 
@@ -63,11 +68,10 @@ class Room:
         try:
             if mapped:
                 self._check_system()
+                self._check_file_system()
             flags = os.O_RDWR | os.O_CREAT if mapped else os.O_RDONLY
             self._descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o644)
             _open_rooms.add(self)
-            if mapped:
-                self._check_file_system()
             self._lock()
         except BaseException:
             self.close()
@@ -79,7 +83,7 @@ class Room:
 
     def _check_file_system(self) -> None:
         kind = ctypes.create_string_buffer(256)
-        if ctypes.CDLL(None, use_errno=True).fstatfs(self._descriptor, kind) != 0:
+        if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(self.path.parent), kind) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(self.path))
         found = int.from_bytes(kind.raw[:8], sys.byteorder)
         if found not in RESERVING:
@@ -117,25 +121,50 @@ class Room:
         Raises
         ------
         StoreError
-            If there is no room; the file may be longer then, what is in it has not changed.
+            If there is no room; the file is as it was.
         """
+        before = self.n_bytes
+        self.check(n_bytes)
         libc = ctypes.CDLL(None, use_errno=True)
         # Unlike posix_fallocate() this never writes, whatever the file system.
         if libc.fallocate(self._descriptor, 0, ctypes.c_long(0), ctypes.c_long(n_bytes)) != 0:
             number = ctypes.get_errno()
-            what = f"{n_bytes:,} bytes are needed, of which it has {self.n_bytes:,} ({os.strerror(number)})"
-            if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise StoreError(f"{self.path}: no room on the disk: {what}; nothing has been stored. Free some")
-            raise StoreError(f"{self.path}: no room can be reserved: {what}; open the store without writemap=True")
+            # Nobody has used what was added before that failed: give it back.
+            os.ftruncate(self._descriptor, before)
+            self._refuse(n_bytes, number)
+
+    def check(self, n_bytes: int) -> None:
+        """Raise StoreError if there is certainly no room for a file of so many bytes."""
+        disk = os.fstatvfs(self._descriptor)
+        if n_bytes - 512 * os.fstat(self._descriptor).st_blocks > disk.f_bavail * disk.f_frsize:
+            self._refuse(n_bytes, errno.ENOSPC)
+
+    def _refuse(self, n_bytes: int, number: int) -> NoReturn:
+        what = f"{n_bytes:,} bytes are needed, of which it has {self.n_bytes:,} ({os.strerror(number)})"
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StoreError(f"{self.path}: no room on the disk: {what}; nothing has been stored. Free some")
+        raise StoreError(f"{self.path}: no room can be reserved: {what}; open the store without writemap=True")
+
+    def grow(self, n_bytes: int) -> int:
+        """Reserve room for more than ``n_bytes``, which are used up; how much it is now.
+
+        Raises
+        ------
+        StoreError
+            If there is none; the file is as it was.
+        """
+        step = max(LEAST_BYTES, n_bytes // 4)
+        larger = self.fitting(n_bytes + step)
+        try:
+            self.reserve(larger)
+        except StoreError:
+            larger = self.fitting(n_bytes + step // 8)  # the last that is left
+            self.reserve(larger)
+        return larger
 
     def fitting(self, n_bytes: int) -> int:
         """How large a map of at least ``n_bytes`` must be, so that LMDB does not make the file shorter."""
         return -(-max(n_bytes, self.n_bytes, LEAST_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
-
-    @staticmethod
-    def larger(n_bytes: int) -> int:
-        """What a map of ``n_bytes`` that is full should be."""
-        return n_bytes + max(LEAST_BYTES, n_bytes // 4)
 
     def close(self) -> None:
         """Give the lock back."""
@@ -147,6 +176,25 @@ class Room:
 
     def __del__(self) -> None:
         self.close()
+
+
+def reserve_lock_file(path: Path, max_readers: int) -> None:
+    """Make LMDB's table of readers, if there is none, with a place on the disk; LMDB leaves that to its use.
+
+    One that is there may be in use, and to close a descriptor of it would drop this process's locks.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        return
+    try:
+        # LMDB sets the length, and reads from it how many slots there are.
+        n_bytes = READER_BYTES * (max_readers + 8)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.fallocate(descriptor, KEEP_LENGTH, ctypes.c_long(0), ctypes.c_long(n_bytes)) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    finally:
+        os.close(descriptor)
 
 
 def _forget() -> None:

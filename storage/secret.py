@@ -17,14 +17,17 @@ def make_secret(folder: Path, secret: bytes | None = None) -> bytes:
     path = folder / SECRET_FILE
     secret = secret or os.urandom(SECRET_BYTES)
     temporary = path.with_name(f".{SECRET_FILE}.{os.getpid()}.{time.monotonic_ns()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secret)
-            file.flush()
-            os.fsync(file.fileno())
-        # A link fails if there is a secret already, and a reader never sees half of one.
-        os.link(temporary, path)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secret)
+                file.flush()
+                os.fsync(file.fileno())
+            # A link fails if there is a secret already, and a reader never sees half of one.
+            os.link(temporary, path)
+        finally:
+            temporary.unlink()
     except FileExistsError:
         found = read_secret(folder)
         if found is None:
@@ -32,8 +35,8 @@ def make_secret(folder: Path, secret: bytes | None = None) -> bytes:
                 f"{path}: expected {SECRET_BYTES} bytes, found another size; restore or remove it"
             ) from None
         secret = found
-    finally:
-        temporary.unlink()
+    except OSError as error:
+        raise StoreError(f"{path}: the secret cannot be written: {error}") from error
     return secret
 
 

@@ -33,7 +33,7 @@ import lmdb
 from dlbf.errors import FormatError, StoreError, VersionError
 from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.keys import read_keys
-from dlbf.kernels.readpath import Asking, Attempt, WriteLock, Writing
+from dlbf.kernels.readpath import Attempt, WriteLock, Writing
 from dlbf.storage import generations, journal, misses
 from dlbf.storage.drift import drift
 from dlbf.storage.environment import SYNC_MODES, map_meta_pages, open_environment
@@ -122,7 +122,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
 
     *With* ``writemap`` room for the file is reserved on the disk, a quarter at a time, so a full disk is an error as
     ever.  The map has to be moved then, which waits for the snapshots and iterators of this process: end them soon.
-    What else in this process writes to wrong addresses can damage the store.  Linux only, on ext4, XFS or tmpfs.
+    What else in this process writes to wrong addresses can damage the store.  Linux only, on ext4 or tmpfs.
 
     Examples
     --------
@@ -183,8 +183,10 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         )
         try:
             self._open(fpr, secret, keyed)
-        except BaseException:
+        except BaseException as error:
             self._close()
+            if isinstance(error, lmdb.Error):
+                raise StoreError(f"{self.path}: LMDB cannot read it: {error}; restore a backup") from error
             raise
 
     # --- opening
@@ -356,22 +358,6 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
                     f"{CLOSE_PATIENCE_SECONDS:.0f} s; end its transaction there, then close the store"
                 )
             yield
-
-    def _let_go(self) -> None:
-        self._withdraw()
-        if self._env is not None and not self._was_forked():
-            self._keep_live(False)
-        self._wake.set()
-        env, self._env = self._env, None
-        self._detach_meta()
-        self._attach_reader(None, None, BEGIN_ERRORS, 0)
-        if self._meta_map is not None:
-            self._meta_map.close()
-            self._meta_map = None
-        if env is not None:
-            env.close()
-        if self._room is not None:
-            self._room.close()
 
     def __enter__(self) -> Self:
         return self
@@ -734,8 +720,8 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
 
     def sync(self) -> None:
         """Wait until everything committed is on disk (for the modes in which commits do not)."""
-        with Asking(self) as env:
-            env.sync(True)
+        with self._reading():  # so that the map does not move meanwhile
+            self._env.sync(True)
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the whole store to a new directory while it is in use; the copy is a store of one moment.
@@ -751,7 +737,12 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             raise StoreError("this thread has a write transaction; commit it before the backup")
         # py-lmdb's copy waits for LMDB's writer while it keeps this process's transactions from ending: none may write.
         with WriteLock(self):
-            self._env.copy(str(target))
+            try:
+                self._env.copy(str(target))
+            except lmdb.Error as error:
+                raise StoreError(
+                    f"{target}: the copy cannot be written: {error}; remove what there is of it"
+                ) from error
         if self._info.keyed and not self._info.secret_elsewhere and self._secret is not None:
             make_secret(target, self._secret)
 
@@ -780,8 +771,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             journal_records = journal.count_records(txn, self._dbs)
             n_misses = txn.stat(self._dbs.misses)["entries"]
             last_txn = txn.id()
-        with Asking(self) as env:
-            info = env.info()
+            info = self._env.info()
         psize = self._page_bytes
         replica = self._replica
         filter = replica.filter

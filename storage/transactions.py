@@ -84,22 +84,27 @@ class _View:
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values in key order; see :meth:`dlbf.storage.Store.items`."""
+        txn = self._live()
         found = scan(
-            self._live(),
+            txn,
             self._store._dbs,
             as_key(prefix),
             None if start is None else as_key(start),
             None if stop is None else as_key(stop),
             reverse,
         )
-        return self._walk(found)
+        return self._walk(found, txn)
 
-    def _walk(self, found: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    def _walk(self, found: Iterator[tuple[bytes, bytes]], txn: Any) -> Iterator[tuple[bytes, bytes]]:
         """The same items; as long as there may be more the view is not collected, which would end it."""
         try:
             yield from found
-        except lmdb.Error:
-            self._live()
+        except lmdb.Error as error:
+            if self._live() is not txn:
+                raise StoreError(
+                    "the LMDB map has grown, and the changes of this transaction were made again: iterators that were "
+                    "begun before have ended. Change nothing while you iterate (list(txn.keys())), or begin another"
+                ) from error
             raise
 
     def keys(
@@ -208,26 +213,39 @@ class WriteTransaction(PutPath, _View):
             raise
 
     def _live(self) -> Any:
+        """LMDB's transaction, if it may go on: data and journal say the same, and nothing is missing."""
         self._check_thread()
+        if self._store._env is not None and (self._torn or self._repeating):
+            raise StoreError(
+                "a change in this transaction was interrupted halfway, by an exception from a signal handler, say; it "
+                "can only be aborted. Run it again"
+            )
         return super()._live()
 
     def _put_slow(self, key: Key, value: bytes | bytearray | memoryview) -> bool:
         """Every put that is not the common one: see :class:`dlbf.kernels.readpath.PutPath`."""
         key, value = as_key(key), as_value(value)
-        self._check_thread()
-        self._check_repeated()
         self._live()
+        return self._do(key, value)
+
+    def delete(self, key: Key) -> bool:
+        """Delete a key; True if it was there."""
+        key = as_key(key)
+        self._live()
+        return self._do(key, None)
+
+    def _do(self, key: bytes, value: bytes | None) -> bool:
+        """Make a change, and keep it for another try."""
+        self._torn = True
         if self._redo is not None:
             self._redo.append((key, value))
         try:
-            return self._put(key, value)
+            return self._delete(key) if value is None else self._put(key, value)
         except lmdb.MapFullError:
             return self._again()
 
     def _put(self, key: bytes, value: bytes) -> bool:
         txn = self._txn
-        if txn is None or self._torn:
-            self._whole()
         self._dirty = True
         self._torn = True
         if 0 < len(key) <= PLAIN_KEY_BYTES:
@@ -241,19 +259,8 @@ class WriteTransaction(PutPath, _View):
         self._torn = False
         return bool(new)
 
-    def delete(self, key: Key) -> bool:
-        """Delete a key; True if it was there."""
-        key = as_key(key)
-        self._check_repeated()
-        if self._redo is not None:
-            self._redo.append((key, None))
-        try:
-            return self._delete(key)
-        except lmdb.MapFullError:
-            return self._again()
-
     def _delete(self, key: bytes) -> bool:
-        txn = self._whole()
+        txn = self._txn
         self._torn = True
         if is_plain(key):
             found = bool(txn.delete(key, db=self._data))
@@ -264,24 +271,6 @@ class WriteTransaction(PutPath, _View):
             self._log.removed(key)
         self._torn = False
         return found
-
-    def _whole(self) -> Any:
-        """LMDB's transaction, if it may go on: data and journal say the same."""
-        txn = self._live()
-        if self._torn:
-            self._refuse_half()
-        return txn
-
-    def _check_repeated(self) -> None:
-        """Everything that was changed before the map became full has been changed again."""
-        if self._repeating:
-            self._refuse_half()
-
-    def _refuse_half(self) -> None:
-        raise StoreError(
-            "a change in this transaction was interrupted halfway, by an exception from a signal handler, say; it "
-            "can only be aborted. Run it again"
-        )
 
     def _again(self) -> bool:
         """Make the map larger and do everything again; the answer is that of the last change."""
@@ -320,11 +309,10 @@ class WriteTransaction(PutPath, _View):
         StoreError
             If a change was interrupted halfway, by an exception from a signal handler, say: nothing is stored then.
         """
-        self._live()
+        self._check_thread()
         n_operations = len(self._log)
         try:
-            self._whole()
-            self._check_repeated()
+            self._live()
             while True:
                 try:
                     self._store._commit(self._txn, self._log, self._dirty)

@@ -161,6 +161,22 @@ class Upkeep(WritePath):
                 "open it after the fork in both, or start the child with spawn"
             )
 
+    def _let_go(self) -> None:
+        self._withdraw()
+        if self._env is not None and not self._was_forked():
+            self._keep_live(False)
+        self._wake.set()
+        env, self._env = self._env, None
+        self._detach_meta()
+        self._attach_reader(None, None, BEGIN_ERRORS, 0)
+        if self._meta_map is not None:
+            self._meta_map.close()
+            self._meta_map = None
+        if env is not None:
+            env.close()
+        if self._room is not None:
+            self._room.close()
+
     # --- read transactions and the map
 
     def _reading(self, buffers: bool = False) -> Reading:
@@ -215,9 +231,17 @@ class Upkeep(WritePath):
                 time.sleep(0.0005)
             room = self._room
             if room is not None and room.mapped:
-                size = room.fitting(size)
+                # Another program has made the file longer, or it is full.
+                size = room.fitting(0) if size == 0 else room.grow(self._env.info()["map_size"])
                 room.reserve(size)
-            self._env.set_mapsize(size)
+            try:
+                self._env.set_mapsize(size)
+            except lmdb.Error as error:
+                self._let_go()  # py-lmdb has closed it
+                raise StoreError(
+                    f"{self.path}: the LMDB map cannot be made {size:,} bytes large ({error}); nothing has been "
+                    "stored, and the store is closed now. Free memory and open it again"
+                ) from error
 
     def _map_may_fill(self) -> bool:
         if self._roomy:
@@ -464,10 +488,8 @@ class Upkeep(WritePath):
     def _begin_write_again(self, txn: Any, number: int | None = None) -> Any:
         """After a full map: abort, make it larger, begin again; as transaction ``number``, where that matters."""
         self._abort(txn)
-        size = self._env.info()["map_size"]
-        size = Room.larger(size) if self._room is not None and self._room.mapped else 2 * size
-        self._resize(size)
-        log.info("%s: the map has grown to %d bytes", self.path, size)
+        self._resize(2 * self._env.info()["map_size"])
+        log.info("%s: the map has grown to %d bytes", self.path, self._env.info()["map_size"])
         txn = self._begin_locked()
         if number is not None and txn.id() != number:
             self._abort(txn)
@@ -682,6 +704,8 @@ class Upkeep(WritePath):
         except TimeoutError:
             raise  # from a signal handler
         except self._growth_errors as error:
+            if self._env is None:
+                return  # another thread has closed it
             self._growth_failures += 1
             self._growth_pause = min(1 << self._growth_failures, GROWTH_PAUSE_COMMITS)
             if str(error) != self._growth_failed:

@@ -300,3 +300,169 @@ def test_what_is_not_a_store_is_left_alone(path):
         open_mapped(path)
     with lmdb.open(str(path), max_dbs=2) as env, env.begin() as txn:
         assert txn.get(b"theirs") == b"1"
+
+
+def test_failed_growth_leaves_the_file_and_the_disk_as_they_were(path, monkeypatch):
+    """What a file system gives before it has no more is given back; a last small step is tried."""
+    with open_mapped(path) as store:
+        asked = []
+        reserve = Room.reserve
+
+        def small_disk(self, n_bytes):
+            asked.append(n_bytes)
+            if n_bytes > 8 * MIB:
+                raise StoreError("no room on the disk")
+            reserve(self, n_bytes)
+
+        monkeypatch.setattr(Room, "reserve", small_disk)
+        n = 0
+
+        def fill():
+            nonlocal n
+            while True:
+                store[b"%d" % n] = bytes(1000)
+                n += 1
+
+        with pytest.raises(StoreError, match="no room"):
+            fill()
+        assert store.stats().file_bytes == store.stats().map_size > 7.5 * MIB
+        assert max(asked) > 8 * MIB
+        assert len(store) == n
+        assert store.verify().ok
+        store[b"0"] = b"overwritten"
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_room_that_the_disk_has_not_is_not_asked_for(path, is_new):
+    if not is_new:
+        open_mapped(path).close()
+    before = (path / "data.mdb").stat().st_size if not is_new else 0
+    free = os.statvfs(path.parent).f_bavail
+    with pytest.raises(StoreError, match="no room on the disk"):
+        open_mapped(path, map_size=1 << 45)
+    assert (path / "data.mdb").stat().st_size == before
+    assert os.statvfs(path.parent).f_bavail > free // 2
+    with open_mapped(path) as store:
+        store[b"a"] = b"1"
+
+
+@pytest.mark.parametrize("map_size", [-1, 1 << 47, (1 << 64) + 5])
+def test_map_sizes_that_no_processor_has(path, map_size):
+    with pytest.raises(ValueError, match="map_size must be from 0"):
+        open_mapped(path, map_size=map_size)
+
+
+def test_slots_of_readers_have_their_place_on_the_disk(path):
+    with open_mapped(path, max_readers=500):
+        status = (path / "lock.mdb").stat()
+        assert status.st_blocks * 512 >= status.st_size >= 500 * 64
+
+
+def test_map_that_cannot_be_moved_closes_the_store_and_says_so(path):
+    program = """
+import resource, itertools
+from dlbf.errors import StoreError
+from dlbf.storage import room
+room.LEAST_BYTES = 64 << 20
+store = Store(path, sync="none", writemap=True)
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (16 << 20),) * 2)
+n = 0
+try:
+    for n in itertools.count():
+        store[b"%d" % n] = bytes(100_000)
+except StoreError as error:
+    assert "cannot be made" in str(error) and "open it again" in str(error), error
+for use in (lambda: store.get(b"absent"), lambda: store.get(b"1"), lambda: store[b"1"], store.stats, store.verify):
+    try:
+        use()
+        assert False
+    except StoreError as error:
+        assert "closed" in str(error), error
+store.close()
+print(n)
+"""
+    n = int(run(program, path).stdout)
+    with open_mapped(path) as store:
+        assert len(store) == n
+        assert store.verify().ok
+
+
+def test_change_that_was_refused_or_interrupted_is_not_made_when_the_map_grows(path, monkeypatch):
+    with open_mapped(path) as store:
+        store[b"precious"] = b"1"
+        with store.write() as txn:
+            errors = []
+
+            def elsewhere():
+                for change in (lambda: txn.delete(b"precious"), lambda: txn.put(b"long" * 200, b"")):
+                    try:
+                        change()
+                    except StoreError as error:
+                        errors.append(str(error))
+
+            thread = threading.Thread(target=elsewhere)
+            thread.start()
+            thread.join()
+            assert len(errors) == 2
+            for i in range(3000):
+                txn.put(b"%d" % i, bytes(1000))
+        assert store[b"precious"] == b"1"
+        assert len(store) == 3001
+
+
+def test_interrupted_transaction_answers_nothing(path):
+    with open_mapped(path) as store:
+        txn = store.write()
+        put = txn._put
+
+        def interrupted(key, value):
+            if key == b"100":
+                raise TimeoutError
+            return put(key, value)
+
+        txn._put = interrupted
+        with pytest.raises(TimeoutError):
+            list(map(txn.put, (b"%d" % i for i in range(3000)), [bytes(1000)] * 3000))
+        for use in (lambda: txn.get(b"500"), lambda: b"500" in txn, lambda: len(txn), lambda: list(txn)):
+            with pytest.raises(StoreError, match="only be aborted"):
+                use()
+        txn.abort()
+        assert dict(store) == {}
+
+
+def test_iterator_of_a_transaction_whose_map_has_grown_says_so(path):
+    with open_mapped(path) as store:
+        store.update({b"a": b"1", b"b": b"2"})
+        with store.write() as txn:
+            begun, waiting = txn.items(), txn.keys()
+            next(begun)
+            for i in range(3000):
+                txn.put(b"%d" % i, bytes(1000))
+            for walk in (begun, waiting):
+                with pytest.raises(StoreError, match="the LMDB map has grown"):
+                    list(walk)
+            assert len(list(txn.items())) == 3002
+
+
+def test_sync_and_stats_while_the_map_grows(path):
+    with open_mapped(path) as store:
+        problems = []
+        done = threading.Event()
+
+        def ask():
+            while not done.is_set():
+                try:
+                    store.sync()
+                    store.stats()
+                except Exception as error:
+                    problems.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        for i in range(400):
+            store[b"%d" % i] = bytes(100_000)
+        done.set()
+        thread.join()
+        assert problems == []
+        assert store.stats().map_size > 30 * MIB

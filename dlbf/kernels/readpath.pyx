@@ -1172,10 +1172,10 @@ cdef class PutPath:
         n = PyBytes_GET_SIZE(key)
         if unlikely(n == 0 or n > self.max_plain_bytes):
             return self._put_slow(key, value)
-        if self._redo is not None:
-            self._redo.append((key, value))
         self._dirty = True
         self._torn = True
+        if self._redo is not None:
+            self._redo.append((key, value))
         try:
             # Overwriting?  A key that is there costs a second call, a new one the journal.
             if self.plain_put(key, value, True, False):
