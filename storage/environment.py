@@ -1,5 +1,6 @@
 """Opening an LMDB environment: how large its map is, who may write it, and where its newest transaction is told."""
 
+import contextlib
 import logging
 import mmap
 import struct
@@ -83,6 +84,10 @@ def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> Any:
     size = max(map_size or DEFAULT_MAP_BYTES, LEAST_MAP_BYTES)
     while True:
         try:
+            if not options.get("writemap"):
+                # LMDB would take no more than what is committed, and then another process commits the next page.
+                with contextlib.suppress(FileNotFoundError):
+                    size = max(size, (path / DATA_FILE).stat().st_size + LEAST_MAP_BYTES)
             return lmdb.open(
                 str(path),
                 map_size=size,
@@ -95,6 +100,8 @@ def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> Any:
             if map_size is not None or size <= LEAST_MAP_BYTES:
                 raise
             size //= 4
+        except lmdb.MapResizedError:
+            continue  # it has grown by more than that
         except lmdb.Error as error:
             if "already open" in str(error):
                 raise StoreError(

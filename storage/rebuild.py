@@ -410,12 +410,13 @@ def switch(
 
 def figures_now(store: "Store") -> FilterFigures | None:
     """The figures of the filter that serves now; None if there is none."""
-    if store._state()[0] != "filtering" or store._replica.filter is None:
+    is_filtering = store._state()[0] == "filtering"
+    filter = store._replica.filter  # another thread may take it away at any time
+    if not is_filtering or filter is None:
         return None
     with store._reading() as txn:
         traffic = read_traffic(txn, store._dbs)
     rate = observed_rate(traffic)[0] if traffic.generation == store._replica.generation else math.nan
-    filter = store._replica.filter
     return figures(filter, len(filter), rate)
 
 

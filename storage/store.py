@@ -249,9 +249,15 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         """The handles of the databases; a new store is made in one transaction.
 
         py-lmdb gives out lasting handles only in a write transaction (or in an environment that is read-only), so
-        opening for
-        writing waits for the current writer.
+        opening for writing waits for the current writer.
         """
+        while True:
+            try:
+                return self._find_databases(fpr, secret, keyed)
+            except lmdb.MapResizedError:
+                self._resize(0)
+
+    def _find_databases(self, fpr: float, secret: bytes | None, keyed: bool) -> Databases:
         env = self._env
         if self.readonly:
             try:
@@ -296,13 +302,15 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         Raises
         ------
         StoreError
-            If another thread has been writing, or making a backup, for 30 seconds: the store stays open then.
+            If another thread has been writing, or making a backup, for 30 seconds: the store stays open then.  (For
+            another *process* that writes it waits as long as that takes, as every write does.)
         """
-        if self._env is None:
-            return
         if self._was_forked():
             # Not ours to close: it would free the parent's slots in LMDB's table of readers.
             self._env = None
+            return
+        if self._env is None:
+            self._let_go()  # what is left, if that was interrupted
             return
         self._end_left_open()
         with Attempt(self._close_lock):
@@ -335,7 +343,10 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         try:
             for thread in (self._flusher, self._loader):
                 if thread is not None and runs(thread):
-                    thread.join()
+                    thread.join(CLOSE_PATIENCE_SECONDS)
+                    if thread.is_alive():
+                        # It waits for this one: a signal handler that came in the middle of a change.
+                        raise StoreError(f"{self.path}: a change of the store has not ended; close it later")
             # py-lmdb waits for a write transaction of another thread, which could not end it any more then.
             with self._no_writers():
                 if hasattr(self, "_replica"):

@@ -4,6 +4,7 @@ What :class:`dlbf.storage.Store` does behind its methods; the locks, and in whic
 there.
 """
 
+import _thread
 import logging
 import mmap
 import random
@@ -76,20 +77,28 @@ class Overtaken(StoreError):
     """Another process has written between the two tries of a transaction."""
 
 
-def sweep(reference: "weakref.ref[Upkeep]", wake: threading.Event) -> None:
-    """End read transactions that are kept open and not used; sleeps while there are none."""
+def sweep(reference: "weakref.ref[Upkeep]", wake: threading.Lock) -> None:
+    """End read transactions that are kept open and not used; while there are none it sleeps until ``wake`` is free."""
     while True:
-        wake.wait()
-        wake.clear()
+        wake.acquire()
         while True:
             time.sleep(KEEP_SECONDS)
             store = reference()
             if store is None or store._env is None:
+                rouse(wake)  # another one, if an exception came between its start and the note of it
                 return
             if not store._sweep():
                 break
             del store
         del store
+
+
+def rouse(wake: threading.Lock) -> None:
+    """Wake the sweeper, if it sleeps."""
+    try:
+        wake.release()
+    except RuntimeError:
+        pass  # it is awake
 
 
 def runs(thread: threading.Thread | None) -> bool:
@@ -122,6 +131,7 @@ class Upkeep(WritePath):
         self.path = path
         self.readonly = readonly
         self._env: Any = None
+        self._leaving: Any = None  # the environment while it is being closed
         self._room: Room | None = None
         self._meta_map: mmap.mmap | None = None
         self._lock = ReplicaLock()
@@ -133,8 +143,10 @@ class Upkeep(WritePath):
         self._builder_generation = 0
         self._dead_word = -1
         self._roomy = 0
-        self._wake = threading.Event()
-        self._sweeper: threading.Thread | None = None
+        # Taken: the sweeper sleeps.  Not an Event: an exception from a signal handler could leave one locked for ever.
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._is_swept = False  # whether the sweeper has been started
         self._flusher: threading.Thread | None = None
         self._loader: threading.Thread | None = None
         self._flushed_at = -FLUSH_SECONDS
@@ -148,9 +160,11 @@ class Upkeep(WritePath):
         self._miss_limit = miss_limit
 
     def _refuse_while_closing(self) -> None:
-        """Nothing is written any more when a thread is closing the store, but by that one."""
-        if self._env is None or self._closing not in (0, threading.get_ident()):
+        """Raise if the store is closed, or another thread has begun to close it."""
+        if self._env is None:
             raise StoreError(f"{self.path}: this store is closed; open it again")
+        if self._closing not in (0, threading.get_ident()):
+            raise StoreError(f"{self.path}: this store is being closed by another thread; open it again")
 
     def _check_process(self) -> None:
         if self._env is None:
@@ -162,20 +176,24 @@ class Upkeep(WritePath):
             )
 
     def _let_go(self) -> None:
-        self._withdraw()
-        if self._env is not None and not self._was_forked():
-            self._keep_live(False)
-        self._wake.set()
-        env, self._env = self._env, None
+        """Close everything; what an exception has interrupted is done when it is called again."""
+        if self._env is not None:
+            self._withdraw()
+            if not self._was_forked():
+                self._keep_live(False)
+            self._leaving = self._env
+            self._env = None
         self._detach_meta()
         self._attach_reader(None, None, BEGIN_ERRORS, 0)
         if self._meta_map is not None:
             self._meta_map.close()
             self._meta_map = None
-        if env is not None:
-            env.close()
+        if self._leaving is not None:
+            self._leaving.close()
+            self._leaving = None
         if self._room is not None:
             self._room.close()
+        rouse(self._wake)
 
     # --- read transactions and the map
 
@@ -198,16 +216,15 @@ class Upkeep(WritePath):
 
     def _start_sweeping(self) -> None:
         """A read has left its transaction open: see that it is not for long."""
-        if not runs(self._sweeper):
-            self._sweeper = threading.Thread(
-                target=sweep, args=(weakref.ref(self), self._wake), name="dlbf-sweeper", daemon=True
-            )
+        if not self._is_swept:
             try:
-                self._sweeper.start()
+                # One call: an exception from a signal handler in a Thread's start() leaves it half begun.
+                _thread.start_new_thread(sweep, (weakref.ref(self), self._wake))
+                self._is_swept = True
             except RuntimeError as error:  # there are too many threads, or the interpreter is about to end
                 self._keep_live(False)
                 log.debug("%s: read transactions are not kept: %s", self.path, error)
-        self._wake.set()
+        rouse(self._wake)
 
     def _adopt_map(self) -> None:
         """Another process has made the map larger: follow."""
@@ -726,7 +743,7 @@ class Upkeep(WritePath):
             if builder is None or self._builder_generation != replica.generation:
                 self._builder = None
                 filter = replica.filter
-                if not replica.needs_successor():
+                if filter is None or not replica.needs_successor():
                     return
                 # One that did not fit into the regions that its predecessor's keys suggested is made without a model.
                 failed = self._failed_build == replica.generation

@@ -1,5 +1,6 @@
 """What threads, other processes, signals and copies can do in the middle of something; each was once a key denied."""
 
+import contextlib
 import dis
 import gc
 import os
@@ -402,7 +403,7 @@ def test_filter_is_loaded_later_if_no_thread_can_be_started(path, monkeypatch):
         assert store.stats().state == "filtering"
 
 
-@pytest.mark.parametrize("name", ["dlbf-loader", "dlbf-misses", "dlbf-sweeper"])
+@pytest.mark.parametrize("name", ["dlbf-loader", "dlbf-misses"])
 def test_thread_whose_beginning_is_interrupted_is_begun_again(path, monkeypatch, name):
     with open_store(path) as store:
         store.update((b"k%d" % i, b"v") for i in range(5000))
@@ -418,8 +419,6 @@ def test_thread_whose_beginning_is_interrupted_is_begun_again(path, monkeypatch,
         real(thread)
 
     def use():
-        if name == "dlbf-sweeper":
-            store._refresh(wait=True)
         if name == "dlbf-misses":
             store._sample_misses(1.0, 1, 1)
         assert store.get(b"absent") is None
@@ -439,12 +438,12 @@ def test_thread_whose_beginning_is_interrupted_is_begun_again(path, monkeypatch,
 
 
 def test_reads_go_on_if_no_thread_can_be_started_to_end_their_transactions(path, monkeypatch):
-    def fail(thread):
+    def fail(*arguments):
         raise RuntimeError("can't start new thread")
 
     with open_store(path, sample_misses=False) as store:
         store[b"key"] = b"v"
-        monkeypatch.setattr(threading.Thread, "start", fail)
+        monkeypatch.setattr("_thread.start_new_thread", fail)
         assert store.get(b"key") == b"v"
         assert store.get(b"key") == b"v"
         assert not store._drop_live()  # nobody would end it
@@ -938,3 +937,99 @@ def test_child_that_only_ends_does_not_free_what_the_parent_reads_with(path, hel
         "assert len(store) == 1 + ('txn' in globals()) and store.get(b'key') == b'v'",
         "store[b'other'] = b''; assert store.verify().ok",
     )
+
+
+def test_close_that_was_interrupted_is_finished_by_the_next(path):
+    store = open_store(path)
+    store[b"a"] = b"1"
+    meta_map, store._meta_map = store._meta_map, Interrupting()
+    with pytest.raises(TimeoutError):
+        store.close()
+    store.close()
+    meta_map.close()
+    with open_store(path) as again:
+        assert again[b"a"] == b"1"
+
+
+class Interrupting:
+    """A map that cannot be closed at first."""
+
+    n_calls = 0
+
+    def close(self):
+        self.n_calls += 1
+        if self.n_calls == 1:
+            raise TimeoutError
+
+
+def test_exception_from_a_handler_leaves_nobody_asleep_for_ever(path):
+    """It may come anywhere, also in the middle of waking the thread that ends unused transactions."""
+
+    class Stop(Exception):
+        pass
+
+    def stop(number, frame):
+        raise Stop
+
+    with open_store(path) as store:
+        store[b"a"] = b"1"
+        before = signal.signal(signal.SIGALRM, stop)
+        try:
+            for i in range(3000):
+                with contextlib.suppress(Stop):
+                    signal.setitimer(signal.ITIMER_REAL, 1e-5 + i % 50 * 1e-6)
+                    while True:
+                        store._start_sweeping()
+                        store.get(b"a")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert store.get(b"a") == b"1"
+
+
+def test_figures_of_a_filter_that_another_thread_takes_away(path):
+    from dlbf.storage import rebuild
+
+    with open_store(path) as store:
+        store[b"a"] = b"1"
+        reading = store._reading
+
+        def taken_away(*arguments):
+            store._replica.filter = None
+            return reading(*arguments)
+
+        assert store.state == "filtering"
+        store._reading = taken_away
+        assert rebuild.figures_now(store).keys == 1
+
+
+def test_thread_that_does_not_end_keeps_close_from_waiting_for_ever(path, monkeypatch):
+    monkeypatch.setattr("dlbf.storage.store.CLOSE_PATIENCE_SECONDS", 0.1)
+    store = open_store(path)
+    end = threading.Event()
+    store._loader = threading.Thread(target=end.wait, daemon=True)
+    store._loader.start()
+    with pytest.raises(StoreError, match="close it later"):
+        store.close()
+    store[b"a"] = b"1"  # it is still open
+    end.set()
+    store.close()
+
+
+def test_opening_with_a_small_map_while_another_process_appends(path):
+    open_store(path, map_size=1 << 20).close()
+    program = (
+        "import sys\nfrom dlbf.storage import Store\n"
+        "with Store(sys.argv[1], sync='none') as store:\n"
+        "    print('ready', flush=True)\n"
+        "    for i in range(10**9):\n"
+        "        store[b'%d' % i] = bytes(8000)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE) as writer:
+        try:
+            writer.stdout.readline()
+            for i in range(200):
+                with open_store(path, map_size=1 << 20, readonly=i % 2 == 0) as store:
+                    assert store.get(b"0") in (None, bytes(8000))
+        finally:
+            writer.kill()

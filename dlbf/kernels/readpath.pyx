@@ -38,7 +38,7 @@ import sys
 from _thread import allocate_lock
 from time import monotonic, sleep
 
-from dlbf.errors import DlbfError, FilterFullError, StoreError
+from dlbf.errors import FilterFullError, StoreError
 
 cdef extern from "pythread.h":
     unsigned long PyThread_get_thread_ident()
@@ -211,7 +211,10 @@ cdef class ReadPath:
 
     cdef int _blame_closing(self, object error) except -1:
         """An error has come: if another thread has closed the store meanwhile, that is what to tell."""
-        if isinstance(error, Exception) and not isinstance(error, DlbfError) and self._env is None:
+        if self._env is not None or error is None:
+            return 0
+        # LMDB's, or of Python where there is nothing any more; others have other reasons.
+        if isinstance(error, (AttributeError, TypeError)) or type(error).__module__.startswith("lmdb"):
             self._check_process()
         return 0
 
@@ -807,13 +810,12 @@ cdef class WritePath(ReadPath):
                 break
         self._writer = me
         self.n_taken += 1
-        try:
-            self._refuse_while_closing()
-        except BaseException:
+        # In C: a signal handler's exception is not to be taken for a refusal.
+        if unlikely(self._env is None or (self._closing != 0 and self._closing != me)):
             self._give()
             if not blocking:
                 return False
-            raise
+            self._refuse_while_closing()
         return True
 
     cdef int _give(self) except -1:
