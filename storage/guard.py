@@ -330,16 +330,14 @@ class Guard(Store):
             self._refuse_within_change()
         super().close()
 
-    @contextlib.contextmanager
-    def _no_writers(self) -> Iterator[None]:
+    def _without_writers(self, act: Callable[[], object]) -> None:
         with Attempt(self._mutex, timeout=CLOSE_PATIENCE_SECONDS) as taken:
             if not taken:
                 raise StoreError(
                     f"{self.path}: another thread has been in the middle of a change through the guard for "
                     f"{CLOSE_PATIENCE_SECONDS:.0f} s; close the guard when the engine has answered"
                 )
-            with super()._no_writers():
-                yield
+            super()._without_writers(act)
 
     def _let_go(self) -> None:
         lock_file = self._lock_file

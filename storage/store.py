@@ -319,8 +319,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             self._closing = threading.get_ident()
             try:
                 if not self.readonly:
-                    with self._no_writers():
-                        pass  # and nobody begins to write from now on
+                    self._without_writers(lambda: None)  # and nobody begins to write from now on
                     self._leave_tidy()
                 self._close()
             finally:
@@ -348,10 +347,9 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
                         # It waits for this one: a signal handler that came in the middle of a change.
                         raise StoreError(f"{self.path}: a change of the store has not ended; close it later")
             # py-lmdb waits for a write transaction of another thread, which could not end it any more then.
-            with self._no_writers():
-                if hasattr(self, "_replica"):
-                    self._replica.quiet = True  # a thread that is loading the filter will fail, and is right to
-                self._let_go()
+            if hasattr(self, "_replica"):
+                self._replica.quiet = True  # a thread that is loading the filter will fail, and is right to
+            self._without_writers(self._let_go)
         finally:
             self._may_have_closed()
 
@@ -359,16 +357,15 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         if self._env is not None:
             self._closing = 0
 
-    @contextlib.contextmanager
-    def _no_writers(self) -> Iterator[None]:
-        """Wait until no thread of this process writes, and let none begin."""
+    def _without_writers(self, act: Callable[[], object]) -> None:
+        """Wait until no thread of this process writes, and do something before the next one does."""
         with WriteLock(self, timeout=CLOSE_PATIENCE_SECONDS) as taken:
             if not taken:
                 raise StoreError(
                     f"{self.path}: another thread has been writing, or making a backup, for "
                     f"{CLOSE_PATIENCE_SECONDS:.0f} s; end its transaction there, then close the store"
                 )
-            yield
+            act()
 
     def __enter__(self) -> Self:
         return self
