@@ -5,6 +5,7 @@
 
 import os
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import dlbf
+
+# A process that a shell without job control starts in the background ignores Ctrl-C, and so would those it starts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("dev", max_examples=25, stateful_step_count=30, deadline=None)
 settings.register_profile(
