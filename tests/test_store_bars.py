@@ -224,26 +224,34 @@ gc.collect()
 Store(sys.argv[3], readonly=True).close()          # code and libraries are warm
 before = rss()
 best = first = 1.0
-for _ in range(7):
+n_times = int(sys.argv[4])
+for i in range(n_times):
     start = time.perf_counter()
     store = Store(sys.argv[1], readonly=True)
     middle = time.perf_counter()
     store.get(b"some absent key")
     best = min(best, middle - start)
     first = min(first, time.perf_counter() - middle)
-    if _ < 6:
+    if i < n_times - 1:
         store.close()
         del store
-print(best, rss() - before, first, store.stats().filter_bytes, store.state, store.n_filtered)
+stats = store.stats()                              # waits for a large filter, which is loaded beside the reads
+answered = store.n_filtered
+store.get(b"another absent key")
+print(best, rss() - before, first, stats.filter_bytes, stats.state, store.n_filtered - answered)
 """
 
 
 def opened(path, empty, what="Private_Dirty"):
-    out = subprocess.run(
-        [sys.executable, "-c", OPENING, str(path), what, str(empty)], check=True, capture_output=True, text=True
-    ).stdout.split()
-    assert out[4:] == ["filtering", "1"]
-    return float(out[0]), int(out[1]), int(out[3]), float(out[2])
+    """Best time to open of seven, memory of a process that opens once (the allocator keeps some of what others had),
+    bytes of the filter, best time of a first read."""
+    found = []
+    for n_times in (7, 1):
+        arguments = [str(path), what, str(empty), str(n_times)]
+        out = subprocess.run([sys.executable, "-c", OPENING, *arguments], check=True, capture_output=True, text=True)
+        found.append(out.stdout.split())
+        assert found[-1][4:] == ["filtering", "1"]
+    return float(found[0][0]), int(found[1][1]), int(found[0][3]), float(found[0][2])
 
 
 @pytest.mark.timing
@@ -256,6 +264,7 @@ def test_opening_ten_million_keys_and_memory_of_a_reader(tmp_path):
                 for i in range(first, first + 500_000):
                     txn.put(b"%012d" % i, b"v")
         store.rebuild()
+        store.sync()  # pages of the file that are not on disk yet would be counted as the reader's
     small_time, small_memory, _, small_first = opened(tmp_path / "empty", tmp_path / "empty")
     large_time, large_memory, filter_bytes, large_first = opened(tmp_path / "large", tmp_path / "empty")
     ratio = large_time / small_time
