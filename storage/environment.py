@@ -13,12 +13,12 @@ from dlbf.errors import StoreError
 from dlbf.storage.layout import (
     DATA_FILE,
     DATABASES,
-    LOCK_FILE,
     META_MAGIC,
     META_MAGIC_OFFSET,
     META_PAGE_SIZE_OFFSET,
     META_TXN_ID_OFFSET,
     META_VERSION,
+    READERS_FILE,
 )
 from dlbf.storage.room import Room, reserve_lock_file
 
@@ -63,7 +63,7 @@ def open_environment(
         path.mkdir(exist_ok=True)
         room = Room(path / DATA_FILE, mapped=True)
         size = room.fitting(map_size or 0)
-        reserve_lock_file(path / LOCK_FILE, max_readers)
+        reserve_lock_file(path / READERS_FILE, max_readers)
         # LMDB takes only an empty file for a new one, and makes that as long as the map.
         (room.reserve if room.n_bytes else room.check)(size)
         env = _open(path, size, {"writemap": True, **options})

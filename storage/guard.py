@@ -44,6 +44,7 @@ from dlbf.storage.layout import (
     DATA_FILE,
     FLAG_OMITTED,
     GUARD_KEY,
+    READERS_FILE,
     SECRET_FILE,
     STATE_BROKEN,
     Checkpoint,
@@ -61,7 +62,7 @@ __all__ = ["Guard"]
 
 log = logging.getLogger("dlbf.storage")
 # A directory with none of these is not a guard's.
-OWN_FILES = {LOCK_FILE, SECRET_FILE, DATA_FILE, "lock.mdb"}
+OWN_FILES = {LOCK_FILE, SECRET_FILE, DATA_FILE, READERS_FILE}
 
 # Keys that are changed together: one commit, and one question to the engine, for so many.
 BATCH_KEYS = 8192

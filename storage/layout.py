@@ -148,9 +148,9 @@ __all__ = [
     "DATA_FILE",
     "FLAG_OMITTED",
     "FLAG_REMOVED",
-    "LOCK_FILE",
     "PIECE_BYTES",
     "PLAIN_KEY_BYTES",
+    "READERS_FILE",
     "SECRET_FILE",
     "BuildInfo",
     "Checkpoint",
@@ -167,7 +167,7 @@ __all__ = [
 DATABASES = ("data", "long", "filter", "journal", "meta", "model", "misses")
 # What LMDB calls its files.
 DATA_FILE = "data.mdb"
-LOCK_FILE = "lock.mdb"
+READERS_FILE = "lock.mdb"
 SECRET_FILE = "secret.key"
 
 LAYOUT_VERSION = 1

@@ -207,7 +207,7 @@ def test_single_puts_beside_lmdb(tmp_path, sync, writemap):
         ours += time.perf_counter() - middle
     each = f"py-lmdb {plain / n * 1e6:.1f} us, store {ours / n * 1e6:.1f} us"
     print(f"single puts, {sync=}, {writemap=}: {each}, {ours / plain:.3f}")
-    # The budget is missed without them: pages are handed over one by one, and here is one more of them.
+    # Otherwise the budget is missed: pages are handed over one by one, and the store has one more of them.
     if sync == "full" or writemap:
         assert ours / plain <= 1.3
     env.close()

@@ -1,5 +1,7 @@
 """Stores that are written through LMDB's map: the same store, one writer, and room on the disk before it is used."""
 
+import ctypes
+import errno
 import gc
 import os
 import random
@@ -302,8 +304,27 @@ def test_what_is_not_a_store_is_left_alone(path):
         assert txn.get(b"theirs") == b"1"
 
 
-def test_failed_growth_leaves_the_file_and_the_disk_as_they_were(path, monkeypatch):
-    """What a file system gives before it has no more is given back; a last small step is tried."""
+def test_room_that_was_not_enough_is_given_back(path, monkeypatch):
+    """A file system may make the file longer before it finds that it has no more."""
+
+    class Half:
+        def fallocate(self, descriptor, mode, start, n_bytes):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size + MIB)
+            ctypes.set_errno(errno.ENOSPC)
+            return -1
+
+    with open_mapped(path) as store:
+        before = store.stats().file_bytes
+        with monkeypatch.context() as patch:
+            patch.setattr(room.ctypes, "CDLL", lambda *arguments, **more: Half())
+            with pytest.raises(StoreError, match="no room on the disk"):
+                store[b"big"] = bytes(4 * MIB)
+        assert store.stats().file_bytes == before
+        store[b"big"] = bytes(4 * MIB)
+        assert store.verify().ok
+
+
+def test_growth_tries_a_last_small_step(path, monkeypatch):
     with open_mapped(path) as store:
         asked = []
         reserve = Room.reserve
