@@ -434,7 +434,10 @@ def test_missing_permission_is_told(tmp_path):
     if who == 0:
         who = 65534
         for folder in (tmp_path / "store", *(tmp_path / "store").iterdir(), tmp_path):
-            os.chown(folder, who, -1)
+            try:
+                os.chown(folder, who, -1)
+            except PermissionError:
+                pytest.skip("this root may not give files away")
         for parent in tmp_path.parents:  # pytest's own folders, which only root may pass
             if not parent.stat().st_mode & 0o001:
                 parent.chmod(0o755)

@@ -1136,6 +1136,7 @@ def test_close_waits_for_a_change_of_another_thread_but_not_for_ever(tmp_path, m
     assert reached.wait(30)
     with pytest.raises(StoreError, match="in the middle of a change"):
         guard.close()
+    monkeypatch.undo()
     answer.set()
     guard.close()
     thread.join(30)

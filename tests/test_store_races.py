@@ -154,22 +154,25 @@ def test_lock_of_the_replica_lets_one_thread_in_at_a_time_and_forgets_none():
 def test_signal_handler_of_a_thread_that_waits_for_the_replica_may_take_it_or_give_up():
     lock = ReplicaLock()
     log = []
-    ready = threading.Event()
+    ready, handled = threading.Event(), threading.Event()
 
     def hold():
         lock.acquire()
         ready.set()
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGUSR1)
+        assert handled.wait(30)
         time.sleep(0.1)  # the handler is waiting behind the one it has interrupted
         log.append("given back")
         lock.release()
 
     def take(*_):
+        handled.set()
         with lock:
             log.append("handler")
 
     def give_up(*_):
+        handled.set()
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGUSR1, take)
@@ -183,10 +186,11 @@ def test_signal_handler_of_a_thread_that_waits_for_the_replica_may_take_it_or_gi
         assert log == ["given back", "handler", "waited"]
         signal.signal(signal.SIGUSR1, give_up)
         ready.clear()
+        handled.clear()
         thread = threading.Thread(target=hold)
-        thread.start()
-        ready.wait()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012, it may come early
+            thread.start()
+            ready.wait()
             lock.acquire()
         thread.join()
         assert lock.acquire(False)
@@ -1012,6 +1016,7 @@ def test_thread_that_does_not_end_keeps_close_from_waiting_for_ever(path, monkey
     with pytest.raises(StoreError, match="close it later"):
         store.close()
     store[b"a"] = b"1"  # it is still open
+    monkeypatch.undo()
     end.set()
     store.close()
 

@@ -13,6 +13,7 @@ import threading
 
 import lmdb
 import pytest
+from conftest import skip_without_writemap
 
 from dlbf.errors import StoreError
 from dlbf.storage import Store, room
@@ -27,10 +28,7 @@ MIB = 1 << 20
 def path(tmp_path, monkeypatch):
     """Where a store may be made; its file grows in small steps."""
     monkeypatch.setattr(room, "LEAST_BYTES", MIB)
-    try:
-        Room(tmp_path / "probe", mapped=True).close()
-    except StoreError as error:
-        pytest.skip(str(error))
+    skip_without_writemap(tmp_path)
     return tmp_path / "store"
 
 

@@ -12,6 +12,7 @@ import lmdb
 from dlbf.bench.engines import evict
 from dlbf.bench.keys import ordinary_urls
 from dlbf.bench.scale import WRITER
+from dlbf.errors import StoreError
 from dlbf.storage import Store
 
 from .common import make_keys, queries, size, sizes
@@ -137,7 +138,12 @@ class StoreWrite:
         self.folder = tempfile.mkdtemp()
         self.keys = make_keys(size(20_000))
         self.environment = open_lmdb(f"{self.folder}/lmdb")
-        self.store = Store(f"{self.folder}/store", sync="none", writemap=engine.endswith("writemap"))
+        try:
+            self.store = Store(f"{self.folder}/store", sync="none", writemap=engine.endswith("writemap"))
+        except StoreError as error:  # a file system that gives no room
+            self.environment.close()
+            shutil.rmtree(self.folder)
+            raise NotImplementedError(str(error)) from None
 
     def teardown(self, engine, batch):
         self.store.close()

@@ -3,13 +3,13 @@
 import os
 import random
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
 import crash_harness as harness
 import lmdb
 import pytest
+from conftest import skip_without_writemap
 
 from dlbf.storage import Store, steps
 
@@ -24,8 +24,13 @@ def path(monkeypatch):
     shutil.rmtree(folder)
 
 
+@pytest.fixture
+def mapped_path(path):
+    skip_without_writemap(path.parent)
+    return path
+
+
 MAPPED = {"sync": "none", "writemap": True}
-needs_writemap = pytest.mark.skipif(sys.platform != "linux", reason="writemap=True is for Linux")
 
 
 def kill_many(path, n_kills, first_seed, options=None):
@@ -62,16 +67,14 @@ def test_ten_thousand_kills_lose_nothing_and_invent_nothing(path, part):
     kill_many(path, 1000, 100_000 * (part + 1))
 
 
-@needs_writemap
-def test_kills_while_writing_through_the_map_lose_nothing(path):
-    kill_many(path, 100, 2000, MAPPED)
+def test_kills_while_writing_through_the_map_lose_nothing(mapped_path):
+    kill_many(mapped_path, 100, 2000, MAPPED)
 
 
-@needs_writemap
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
-def test_two_thousand_kills_while_writing_through_the_map_lose_nothing(path, part):
-    kill_many(path, 1000, 100_000 * (part + 11), MAPPED)
+def test_two_thousand_kills_while_writing_through_the_map_lose_nothing(mapped_path, part):
+    kill_many(mapped_path, 1000, 100_000 * (part + 11), MAPPED)
 
 
 def test_every_named_step_is_reached(path):
