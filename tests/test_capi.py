@@ -119,6 +119,23 @@ def test_reader_of_python_finds_what_is_there():
     reader.close()
 
 
+def test_keys_that_open_a_reader_of_the_filter_they_come_to_do_not_wait_for_it():
+    f = dlbf.CuckooFilter(10_000)
+    readers = []
+
+    def keys():
+        for i in range(10_000):
+            if i == 5000:
+                readers.append(FilterReader(f))
+            yield b"%d" % i
+
+    with pytest.raises(dlbf.DlbfError, match="this thread has a FilterReader"):
+        f.update(keys())
+    readers.pop().close()
+    f.update([b"more"])
+    assert all(f.contains_many([b"0", b"more"]))
+
+
 @pytest.mark.parametrize("thing", [None, b"key", {b"key"}, dlbf.CuckooFilter])
 def test_reader_of_something_else_is_a_type_error(thing):
     with pytest.raises(TypeError, match="expected a filter of dlbf, found"):

@@ -23,6 +23,7 @@ from conftest import SECRET, SMALL_FILTERS, small_filters
 
 import dlbf
 from dlbf import format
+from dlbf.filters import files
 
 DATA = Path(__file__).parent / "data"
 GOLDEN_KEYS = [b"", b"a", b"b\0c", b"https://example.org/", "ключ".encode(), b"x" * 300]
@@ -619,6 +620,89 @@ def test_locks_keep_writers_alone(tmp_path):
         with pytest.raises(dlbf.DlbfError, match="in use by another"):
             dlbf.open_filter(path, "r+")
     dlbf.open_filter(path, "r+").close()
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_save_over_a_file_that_is_being_written_is_refused_and_nothing_is_lost(tmp_path, other):
+    path = tmp_path / "f"
+    f = dlbf.CountingBloomFilter(100)
+    f.update([b"saved", b"before"])
+    f.save(path)
+    with dlbf.open_filter(path, "r+") as mapped:
+        mapped.add(b"mapped")
+        with pytest.raises(dlbf.DlbfError, match=r"open with mode='r\+'.*save to another path"):
+            (f if other else mapped).save(path)
+        mapped.add(b"after")
+        mapped.save(tmp_path / "copy")
+    with dlbf.open_filter(path) as mapped, dlbf.open_filter(tmp_path / "copy") as copy:
+        assert mapped == copy
+        assert all(mapped.contains_many([b"saved", b"before", b"mapped", b"after"]))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["copy", "f"]
+
+
+def test_save_over_a_file_that_is_mapped_for_reading_replaces_it(tmp_path):
+    path = tmp_path / "f"
+    f = dlbf.BloomFilter(100)
+    f.save(path)
+    with dlbf.open_filter(path) as mapped:
+        f.add(b"new")
+        f.save(path)
+        assert b"new" not in mapped
+    with dlbf.open_filter(path) as mapped:
+        assert b"new" in mapped
+
+
+def test_file_that_is_replaced_before_it_is_locked_is_opened_again(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    dlbf.BloomFilter(100).save(path)
+    newer = dlbf.BloomFilter(100)
+    newer.add(b"new")
+    lock = files.MappedFile._lock
+
+    def late(self, file):
+        monkeypatch.undo()
+        newer.save(path)
+        lock(self, file)
+
+    monkeypatch.setattr(files.MappedFile, "_lock", late)
+    with dlbf.open_filter(path, "r+") as mapped:
+        assert b"new" in mapped
+        mapped.add(b"newest")
+    with dlbf.open_filter(path) as mapped:
+        assert b"newest" in mapped
+
+
+def test_file_that_is_removed_while_it_is_written_is_told(tmp_path):
+    path = tmp_path / "f"
+    dlbf.BloomFilter(100).save(path)
+    mapped = dlbf.open_filter(path, "r+")
+    path.unlink()
+    with pytest.warns(RuntimeWarning, match="removed or replaced while it was mapped.*changes are lost"):
+        mapped.close()
+    dlbf.BloomFilter(100).save(path)
+    with dlbf.open_filter(path, "r+") as mapped:
+        path.rename(tmp_path / "moved")
+        mapped.add(b"a")
+    with dlbf.open_filter(tmp_path / "moved") as mapped:
+        assert b"a" in mapped
+
+
+def test_saved_files_have_the_mode_of_others_and_links_stay_links(tmp_path):
+    before = os.umask(0o027)
+    try:
+        dlbf.BloomFilter(100).save(tmp_path / "f")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o640
+    (tmp_path / "f").chmod(0o604)
+    (tmp_path / "link").symlink_to("f")
+    f = dlbf.BloomFilter(100)
+    f.add(b"a")
+    f.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "f").stat().st_mode & 0o777 == 0o604
+    with dlbf.open_filter(tmp_path / "f") as mapped:
+        assert b"a" in mapped
 
 
 def test_failed_opens_leave_no_lock_and_no_descriptor(tmp_path):

@@ -2,7 +2,9 @@
 
 import itertools
 import multiprocessing
+import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -13,6 +15,7 @@ import pytest
 from conftest import SECRET, url_keys
 
 import dlbf
+from dlbf.capi import FilterReader
 
 N = 6000
 STAY = url_keys(N, seed=21)
@@ -426,3 +429,54 @@ def test_two_threads_do_at_least_1_7_times_the_work_of_one(work, maker, shape):
     if processes < 1.75:
         pytest.skip(f"needs two idle cores: two processes did {processes:.2f} times the work of one")
     assert threads >= 1.7
+
+
+BUSY = {
+    "writing": lambda f, keys: (f.update(keys), f.remove_many(keys)),
+    "reading": lambda f, keys: f.contains_many(keys),
+    "waiting": lambda f, keys: (f.contains_many(keys), f.add(keys[0]), f.discard(keys[0])),
+}
+USES = (
+    lambda f: STAY[0] in f,
+    lambda f: f.contains_many(STAY),
+    lambda f: f.add(b"new"),
+    lambda f: f.update([b"new", b"newer"]),
+    lambda f: f.copy(),
+)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("busy", BUSY)
+@pytest.mark.parametrize("name", ["counting-4", "cuckoo", "exact"])
+def test_child_of_a_process_whose_threads_are_at_work_has_a_whole_filter(name, busy):
+    """Two threads are in the middle of a batch nearly all the time; in the child nobody would end it."""
+    f = MAKERS[name]()
+    f.update(STAY)
+    codes = []
+
+    def fork():
+        for use in USES:
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                use(f)
+                os._exit(0 if all(f.contains_many(STAY)) else 1)
+            codes.append(os.waitpid(child, 0)[1])
+
+    first, second = tuple(GO[: N // 2]), tuple(GO[N // 2 :])
+    run(lambda: BUSY[busy](f, first), lambda: BUSY[busy](f, second), fork, seconds=0.5)
+    assert len(codes) >= len(USES)
+    assert not any(codes)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_thread_that_has_a_reader_may_fork():
+    f = dlbf.CuckooFilter(100)
+    f.add(b"a")
+    with FilterReader(f) as reader:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(0 if b"a" in reader and b"a" in f else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    f.add(b"b")

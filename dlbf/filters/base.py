@@ -284,6 +284,12 @@ class Filter(FilterCore):
         """Write the filter to a file, whole or not at all; an existing file is replaced.
 
         Open it again with :func:`dlbf.open_filter`.
+
+        Raises
+        ------
+        DlbfError
+            If that file is mapped with ``mode="r+"``, by this filter or another: ``close()`` completes it, and whoever
+            has it mapped would go on writing to a file that is no longer there.
         """
         from dlbf.filters.files import write_file
 

@@ -9,8 +9,10 @@ import contextlib
 import dataclasses
 import mmap
 import os
-import tempfile
+import secrets
+import warnings
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,20 +33,31 @@ CLASSES = dict(BASE_CLASSES)  # and the learned filter, when one is opened
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data``: a reader, or a crash, sees the old file or the new one, never a part."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
-        Path(name).chmod(mode & 0o7777)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
+    """Replace ``path`` by ``data``: a reader, or a crash, sees the old file or the new one, never a part.
+
+    A link is followed.
+
+    Raises
+    ------
+    DlbfError
+        If the file is mapped with ``mode="r+"``: its changes would go on to the file that is no longer there.
+    """
+    path = Path(os.path.realpath(path))
+    with _not_being_written(path):
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if path.exists():
+                temporary.chmod(path.stat().st_mode & 0o7777)
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
     if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -53,10 +66,27 @@ def write_file(path: Path, data: bytes) -> None:
             os.close(folder)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+@contextlib.contextmanager
+def _not_being_written(path: Path) -> Iterator[None]:
+    """See that nobody has the file mapped for writing, nor maps it meanwhile; readers keep what they have."""
+    try:
+        file = path.open("rb") if fcntl is not None and path.is_file() else None
+    except OSError:
+        file = None  # it may be replaced without being read
+    if file is None:
+        yield
+        return
+    with file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DlbfError(
+                f"{path}: open with mode='r+', by this filter or another one; changes go to the file by themselves, "
+                "and close() completes it. Close it first, or save to another path"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
 
 
 class MappedFile:
@@ -66,9 +96,8 @@ class MappedFile:
         self.path = path
         self.writable = mode == "r+"
         self._process = os.getpid()
-        self.file: BinaryIO = path.open("r+b" if self.writable else "rb")
+        self.file = self._open()
         try:
-            self._lock()
             size = os.fstat(self.file.fileno()).st_size
             if size < format.HEADER_BYTES:
                 raise FormatError(
@@ -82,12 +111,26 @@ class MappedFile:
         self.view = memoryview(self.map)
         self.payload = self.view
 
-    def _lock(self) -> None:
+    def _open(self) -> BinaryIO:
+        """The file that has the path, locked."""
+        while True:
+            file = self.path.open("r+b" if self.writable else "rb")
+            try:
+                self._lock(file)
+                here, there = os.fstat(file.fileno()), self.path.stat()
+            except BaseException:
+                file.close()
+                raise
+            if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
+                return file
+            file.close()  # replaced before it was locked
+
+    def _lock(self, file: BinaryIO) -> None:
         if fcntl is None:
             return
         kind = fcntl.LOCK_EX if self.writable else fcntl.LOCK_SH
         try:
-            fcntl.flock(self.file.fileno(), kind | fcntl.LOCK_NB)
+            fcntl.flock(file.fileno(), kind | fcntl.LOCK_NB)
         except OSError:
             other = "in use" if self.writable else "being written"
             raise DlbfError(f"{self.path}: {other} by another filter object or process; close it there first") from None
@@ -120,6 +163,13 @@ class MappedFile:
         Nothing if it is not writable, or in a child made by fork(): its parent goes on writing.
         """
         if not self.writable or os.getpid() != self._process:
+            return
+        if os.name == "posix" and os.fstat(self.file.fileno()).st_nlink == 0:
+            warnings.warn(
+                f"{self.path}: removed or replaced while it was mapped with mode='r+'; the changes are lost",
+                RuntimeWarning,
+                stacklevel=3,
+            )
             return
         sums = format.chunk_sums(self.payload)
         self.view[format.layout(len(self.payload)).sums] = sums

@@ -5,7 +5,10 @@ it and pass a gate, so a reader never sees half of a change.
 
 Taking the GIL back while another thread wants it costs as much as thousands of keys, so a batch does that as rarely as
 its source allows (see keys.pyx).  Passing the gate needs the GIL, leaving it does not: a reading batch leaves as soon
-as somebody waits to write, a writing batch after ``WRITE_CHUNKS``.
+as somebody waits to write, or to fork, a writing batch after ``WRITE_CHUNKS``.
+
+fork() copies a filter as it is at that moment and none of the threads at work on it, so ``os.fork`` waits until no
+batch is under way; what a child inherits is whole, and nothing in it waits for a thread that is not there.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -17,9 +20,13 @@ from libc.string cimport memcpy, memset
 from dlbf.kernels.hashing cimport hash_chunk, hash_for_filter, hash_key, hash_key_from, xxh3
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open
 from dlbf.kernels.types cimport (
-    gate_read, gate_read_done, gate_read_one, gate_read_one_done, gate_write, gate_write_done, gate_write_one,
+    Crowd, gate_read, gate_read_done, gate_read_one, gate_read_one_done, gate_write, gate_write_done, gate_write_one,
     gate_try_read, gate_write_one_done, likely, load64, unlikely,
 )
+
+import os
+from _thread import allocate_lock
+from time import monotonic, sleep
 
 import numpy as np
 
@@ -31,6 +38,46 @@ cdef enum:
     # Chunks that a batch writes before it lets readers in: some tenths of a millisecond.
     WRITE_CHUNKS = 4
 
+# A batch takes less than a second; longer waits who forks from within one, in a signal handler, say.
+cdef double FORK_PATIENCE_SECONDS = 10.0
+
+cdef Crowd crowd
+crowd.inside = 0
+crowd.forker = 0
+cdef object fork_turn = allocate_lock()
+
+
+def _before_fork():
+    """Keep batches out of all filters, and wait for those that are under way."""
+    cdef double end = monotonic() + FORK_PATIENCE_SECONDS
+    if crowd.forker == PyThread_get_thread_ident():
+        return
+    fork_turn.acquire()
+    crowd.forker = PyThread_get_thread_ident()
+    while crowd.inside > 0 and monotonic() < end:
+        sleep(0.0002)
+
+
+def _after_fork():
+    """Let them in again."""
+    if crowd.forker == PyThread_get_thread_ident():
+        crowd.forker = 0
+        fork_turn.release()
+
+
+def _after_fork_in_child():
+    """Let them in again; there are no others any more."""
+    global fork_turn
+    crowd.forker = 0
+    crowd.inside = 0
+    fork_turn = allocate_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
+    )
+
 
 cdef class FilterCore:
     """A filter over a flat buffer; see the public classes in ``dlbf.filters``."""
@@ -41,6 +88,7 @@ cdef class FilterCore:
         self.n_unchecked = 0
         self.gate.state = 0
         self.gate.waiting = 0
+        self.gate.crowd = &crowd
         self.n_items = 0
         self.filter_id = 0
 
@@ -532,7 +580,7 @@ cdef class FilterCore:
                                         self._check_places(hashes[i])
                             self._contains_chunk(&reader.chunk, hashes, answers + done)
                         done += reader.chunk.n
-                        if unlikely(self.gate.waiting != 0):
+                        if unlikely(self.gate.waiting != 0 or crowd.forker != 0):
                             break
             finally:
                 gate_read_done(&self.gate)
@@ -555,6 +603,7 @@ cdef class FilterCore:
                     answers = <uint8_t*>PyByteArray_AS_STRING(out)
                 if more == 0:
                     return out
+                self._need_no_reader()  # what brings the keys may have opened one
             gate_write(&self.gate)
             if self.data == NULL:
                 gate_write_done(&self.gate)

@@ -116,11 +116,20 @@ static inline uint64_t dlbf_rotl64(uint64_t x, int r) { return (x << r) | (x >> 
  *
  * Operations on one key hold the GIL throughout; with a GIL they only have to see that no
  * batch is in the way, without one they take the gate like everyone else.
+ *
+ * A child of fork() has the filters as they were at that moment, but no thread that could end a
+ * batch.  So who forks (see core.pyx) waits until nobody is inside of any gate, and keeps others out.
  */
+typedef struct {
+    int32_t inside;       /* batches in all gates of the process, or waiting to write */
+    unsigned long forker; /* thread that is about to fork; 0: none */
+} dlbf_crowd;
+
 typedef struct {
     int32_t state;
     int32_t waiting;
     int32_t held; /* readers that stay for long (dlbf.capi.FilterReader), counted in state as well */
+    dlbf_crowd *crowd;
 } dlbf_gate;
 
 static inline void dlbf_gate_pause(void) {
@@ -148,38 +157,63 @@ static inline int dlbf_gate_cas(int32_t *p, int32_t from, int32_t to) {
     return 1;
 }
 #endif
+static inline int dlbf_gate_shut(const dlbf_gate *g) {
+    unsigned long forker = *(volatile unsigned long *)&g->crowd->forker;
+    return dlbf_unlikely(forker != 0) && forker != PyThread_get_thread_ident();
+}
+static inline int dlbf_gate_enter(dlbf_gate *g, int32_t from, int32_t to) {
+    dlbf_gate_add(&g->crowd->inside, 1);
+    if (!dlbf_gate_shut(g) && dlbf_gate_cas(&g->state, from, to)) return 1;
+    dlbf_gate_add(&g->crowd->inside, -1);
+    return 0;
+}
+/* To wait is to be counted, too, until somebody wants to fork: nobody could take a count back in the child. */
+static inline void dlbf_gate_queue(dlbf_gate *g, int32_t change) {
+    dlbf_gate_add(&g->crowd->inside, change);
+    dlbf_gate_add(&g->waiting, change);
+}
+static inline void dlbf_gate_leave(dlbf_gate *g, int32_t change) {
+    dlbf_gate_add(&g->state, change);
+    dlbf_gate_add(&g->crowd->inside, -1);
+}
 static inline void dlbf_gate_read(dlbf_gate *g) {
     for (;;) {
         int32_t s = dlbf_gate_load(&g->state);
         /* No writer can come in before the long readers have gone, so nobody need stand back for one; and
          * who holds such a reader must not wait for a writer that waits for it. */
         if (s >= 0 && (dlbf_gate_load(&g->waiting) == 0 || dlbf_gate_load(&g->held) > 0) &&
-            dlbf_gate_cas(&g->state, s, s + 1)) return;
+            dlbf_gate_enter(g, s, s + 1)) return;
         dlbf_gate_pause();
     }
 }
-static inline void dlbf_gate_read_done(dlbf_gate *g) { dlbf_gate_add(&g->state, -1); }
+static inline void dlbf_gate_read_done(dlbf_gate *g) { dlbf_gate_leave(g, -1); }
+/* Who stays for long changes nothing, and is not waited for. */
 static inline void dlbf_gate_hold(dlbf_gate *g) {
     dlbf_gate_read(g);
     dlbf_gate_add(&g->held, 1);
+    dlbf_gate_add(&g->crowd->inside, -1);
 }
 static inline void dlbf_gate_hold_done(dlbf_gate *g) {
+    dlbf_gate_add(&g->crowd->inside, 1);
     dlbf_gate_add(&g->held, -1);
     dlbf_gate_read_done(g);
 }
 static inline void dlbf_gate_write(dlbf_gate *g) {
-    dlbf_gate_add(&g->waiting, 1);
-    while (!dlbf_gate_cas(&g->state, 0, -1)) dlbf_gate_pause();
-    dlbf_gate_add(&g->waiting, -1);
+    for (int entered = 0; !entered;) {
+        while (dlbf_gate_shut(g)) dlbf_gate_pause();
+        dlbf_gate_queue(g, 1);
+        while (!(entered = dlbf_gate_enter(g, 0, -1)) && !dlbf_gate_shut(g)) dlbf_gate_pause();
+        dlbf_gate_queue(g, -1);
+    }
 }
-static inline void dlbf_gate_write_done(dlbf_gate *g) { dlbf_gate_add(&g->state, 1); }
+static inline void dlbf_gate_write_done(dlbf_gate *g) { dlbf_gate_leave(g, 1); }
 
 #ifdef Py_GIL_DISABLED
 #define dlbf_gate_read_one(g) dlbf_gate_read(g)
 #define dlbf_gate_read_one_done(g) dlbf_gate_read_done(g)
 static inline int dlbf_gate_try_read(dlbf_gate *g) {
     int32_t s = dlbf_gate_load(&g->state);
-    return s >= 0 && dlbf_gate_cas(&g->state, s, s + 1);
+    return s >= 0 && dlbf_gate_enter(g, s, s + 1);
 }
 #define dlbf_gate_write_one(g) dlbf_gate_write(g)
 #define dlbf_gate_write_one_done(g) dlbf_gate_write_done(g)
@@ -190,10 +224,11 @@ static inline void dlbf_gate_read_one(dlbf_gate *g) {
 #define dlbf_gate_read_one_done(g) ((void)(g))
 #define dlbf_gate_try_read(g) ((g)->state >= 0)
 static inline void dlbf_gate_write_one(dlbf_gate *g) {
-    if (dlbf_unlikely(g->state != 0)) {
-        dlbf_gate_add(&g->waiting, 1);
-        while (g->state != 0) dlbf_gate_pause();
-        dlbf_gate_add(&g->waiting, -1);
+    while (dlbf_unlikely(g->state != 0)) {
+        while (dlbf_gate_shut(g)) dlbf_gate_pause();
+        dlbf_gate_queue(g, 1);
+        while (g->state != 0 && !dlbf_gate_shut(g)) dlbf_gate_pause();
+        dlbf_gate_queue(g, -1);
     }
 }
 #define dlbf_gate_write_one_done(g) ((void)(g))

@@ -23,10 +23,15 @@ cdef extern from "portable.h" nogil:
 
 
 cdef extern from "portable.h":
+    ctypedef struct Crowd "dlbf_crowd":
+        int32_t inside
+        unsigned long forker
+
     ctypedef struct Gate "dlbf_gate":
         int32_t state
         int32_t waiting
         int32_t held
+        Crowd* crowd
 
     # All of these are called with the GIL held; they give it up while they wait.
     void gate_read "dlbf_gate_read"(Gate* g) noexcept
