@@ -475,7 +475,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         """Let so many single changes follow without a look at anything but the key."""
         with WriteLock(self, blocking=False) as taken:
             # If not, somebody changes what is counted here.
-            if taken and self._builder is None:
+            if taken and self._growth.builder is None:
                 quiet = self._replica.quiet_changes()
                 if self._roomy:  # else the next transaction looks how much room there is
                     quiet = min(quiet, self._roomy)

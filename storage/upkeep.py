@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,19 @@ def runs(thread: threading.Thread | None) -> bool:
     return thread is not None and thread.is_alive()
 
 
+@dataclass(slots=True)
+class Growth:
+    """The next generation of a filter: how far it is, and what has kept it from being made."""
+
+    builder: Builder | None = None
+    generation: int = 0  # that the builder's filter will follow
+    misfit: int = 0  # generation whose successor had no room in one of its regions
+    failure: str = ""  # why the successor of the following generation was last not made
+    failed_at: int = 0
+    n_failures: int = 0
+    pause: int = 0  # commits until it is tried again
+
+
 class Upkeep(WritePath):
     """An open environment with the filter of its keys: the part of a store that its users do not see.
 
@@ -139,8 +152,7 @@ class Upkeep(WritePath):
         self._attach_lock(self._write_lock)
         self._build_lock = threading.Lock()
         self._sample_lock = threading.RLock()
-        self._builder: Builder | None = None
-        self._builder_generation = 0
+        self._growth = Growth()
         self._dead_word = -1
         self._roomy = 0
         # Taken: the sweeper sleeps.  Not an Event: an exception from a signal handler could leave one locked for ever.
@@ -152,11 +164,6 @@ class Upkeep(WritePath):
         self._flushed_at = -FLUSH_SECONDS
         # Lookups that are in the traffic record already, and the filter that had answered them.
         self._reported = (0, 0, 0)
-        self._failed_build = 0  # generation whose successor did not fit
-        self._growth_failed = ""  # why a larger filter than that of the following generation was last not made
-        self._growth_failed_at = 0
-        self._growth_failures = 0  # and how often
-        self._growth_pause = 0  # commits until it is tried again
         self._miss_limit = miss_limit
 
     def _refuse_while_closing(self) -> None:
@@ -657,7 +664,7 @@ class Upkeep(WritePath):
         record = operations.record(number, number, flags | FLAG_OMITTED, False)
         self._commit_with(txn, number, record, ("switch-written", "switch-done"))
         self._withdraw()
-        self._builder = None
+        self._growth.builder = None
         replica.adopt(filter, checkpoint, sums)
         replica.traffic = traffic
         replica.added, replica.deleted = traffic.added, traffic.deleted
@@ -710,11 +717,12 @@ class Upkeep(WritePath):
         What was committed is stored whatever becomes of that, so a failure is no error of the caller's; it is tried
         again later, and by the commit that needs it.
         """
-        if self._growth_failed_at != self._replica.generation:
-            self._growth_failed, self._growth_failed_at = "", self._replica.generation
-            self._growth_failures = self._growth_pause = 0
-        if self._growth_pause:
-            self._growth_pause -= 1
+        growth = self._growth
+        if growth.failed_at != self._replica.generation:
+            growth.failure, growth.failed_at = "", self._replica.generation
+            growth.n_failures = growth.pause = 0
+        if growth.pause:
+            growth.pause -= 1
             return
         try:
             self._grow(n_operations)
@@ -723,42 +731,42 @@ class Upkeep(WritePath):
         except self._growth_errors as error:
             if self._env is None:
                 return  # another thread has closed it
-            self._growth_failures += 1
-            self._growth_pause = min(1 << self._growth_failures, GROWTH_PAUSE_COMMITS)
-            if str(error) != self._growth_failed:
-                self._growth_failed = str(error)
+            growth.n_failures += 1
+            growth.pause = min(1 << growth.n_failures, GROWTH_PAUSE_COMMITS)
+            if str(error) != growth.failure:
+                growth.failure = str(error)
                 log.warning("%s: the change is stored, but the filter could not be made larger: %s", self.path, error)
 
     def _grow(self, n_operations: int) -> None:
-        replica = self._replica
+        replica, growth = self._replica, self._growth
         if replica.filter is None and replica.full is not None:
             self._grow_full()
             return
-        if self._builder is None and not replica.needs_successor():
+        if growth.builder is None and not replica.needs_successor():
             return
         with Attempt(self._build_lock, blocking=False) as taken:
             if not taken:
                 return
-            builder = self._builder
-            if builder is None or self._builder_generation != replica.generation:
-                self._builder = None
+            builder = growth.builder
+            if builder is None or growth.generation != replica.generation:
+                growth.builder = None
                 filter = replica.filter
                 if filter is None or not replica.needs_successor():
                     return
                 # One that did not fit into the regions that its predecessor's keys suggested is made without a model.
-                failed = self._failed_build == replica.generation
+                failed = growth.misfit == replica.generation
                 empty = generations.successor(None if failed else filter, len(filter), self._info.fpr, self._secret)
-                builder = self._builder = self._new_builder(empty)
-                self._builder_generation = self._replica.generation
+                builder = growth.builder = self._new_builder(empty)
+                growth.generation = self._replica.generation
             try:
                 self._step(builder, BUILD_KEYS_AT_ONCE + BUILD_KEYS_PER_OPERATION * n_operations)
                 if builder.done:
                     self._switch(builder)
             except FilterFullError:
-                self._builder = None
-                self._failed_build = replica.generation
+                growth.builder = None
+                growth.misfit = replica.generation
             except BaseException:
-                self._builder = None  # it may have met a key, and not know that it has
+                growth.builder = None  # it may have met a key, and not know that it has
                 raise
 
     def _grow_full(self) -> None:

@@ -247,8 +247,8 @@ def test_interrupted_builder_is_not_gone_on_with(path, monkeypatch):
         first, other = twins_of(empty)
         store[first], store[other] = b"1", b"2"
         store.update((b"z%05d" % i, b"") for i in range(600))
-        store._builder, store._builder_generation = store._new_builder(empty), store._replica.generation
-        store._step(store._builder, 300)
+        store._growth.builder, store._growth.generation = store._new_builder(empty), store._replica.generation
+        store._step(store._growth.builder, 300)
         real = build.apply_record
 
         def interrupted(*arguments):
@@ -259,7 +259,7 @@ def test_interrupted_builder_is_not_gone_on_with(path, monkeypatch):
         monkeypatch.setattr(build, "apply_record", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.delete(first)
-        assert store._builder is None
+        assert store._growth.builder is None
         for i in range(100):
             store[b"y%d" % i] = b""
         assert store.get(other) == b"2"
@@ -666,7 +666,7 @@ def in_snapshot(store):
 
 
 def make_successor(store):
-    store._builder = None
+    store._growth.builder = None
     store._tend(1)
 
 

@@ -346,11 +346,11 @@ def test_larger_filter_that_cannot_be_made_is_not_tried_with_every_commit(store)
         store[b"k%d" % i] = b"v"
     assert i < 1030
     assert store.verify().ok
-    store._growth_pause = 1000
+    store._growth.pause = 1000
     n_keys = store.stats().capacity
     store.update((b"more %d" % i, b"v") for i in range(n_keys))
     store._tend(1)  # which is of another generation
-    assert store._growth_pause == 0
+    assert store._growth.pause == 0
 
 
 def test_get_many_is_of_one_moment_although_a_commit_comes_in_between(store):
