@@ -137,16 +137,15 @@ class Upkeep(WritePath):
     _secret: bytes | None
     _replica: Replica
     _page_bytes: int
+    _room: Room | None
+    _meta_map: mmap.mmap | None
     # What may come when a larger filter is made; anything else comes from a signal handler.
     _growth_errors: tuple[type[Exception], ...] = (lmdb.Error, StoreError, OSError, MemoryError)
 
     def __init__(self, path: Path, readonly: bool, miss_limit: int) -> None:
         self.path = path
         self.readonly = readonly
-        self._env: Any = None
-        self._leaving: Any = None  # the environment while it is being closed
-        self._room: Room | None = None
-        self._meta_map: mmap.mmap | None = None
+        self._env = None
         self._lock = ReplicaLock()
         self._write_lock = threading.Lock()
         self._attach_lock(self._write_lock)

@@ -1119,6 +1119,13 @@ def test_thread_that_uses_a_guard_that_another_closes_is_told_so(tmp_path, name)
         close_under(guard, GUARD_USES[name], 0.002 * turn)
 
 
+def test_guard_has_few_enough_attributes_for_quick_calls(tmp_path):
+    with open_guard(Counting(), tmp_path) as guard:
+        guard[b"a"] = b"1"
+        guard.rebuild()
+        assert len(vars(guard)) <= 30
+
+
 def test_close_waits_for_a_change_of_another_thread_but_not_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(guard_module, "CLOSE_PATIENCE_SECONDS", 0.2)
     reached, answer = threading.Event(), threading.Event()

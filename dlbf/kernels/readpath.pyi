@@ -1,10 +1,17 @@
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
 from dlbf.kernels.journal import OperationLog, Tail
 
 class ReadPath:
+    path: Path
+    readonly: bool
+    _env: Any
+    _leaving: Any
+    _room: Any
+    _meta_map: Any
     n_reading: int
     n_lookups: int
     n_filtered: int

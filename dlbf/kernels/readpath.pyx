@@ -132,6 +132,14 @@ cdef class ReadPath:
     cdef uint64_t sample_in        # absent keys until the next one that is drawn
     cdef uint64_t sample_state     # of the generator that draws
     cdef double sample_log         # 1 / log(1 - 1 / sample_every)
+    # The subclass's own.  CPython keeps 30 attributes in an object itself; with more every call would first look into a
+    # dict for a method.
+    cdef public object path
+    cdef public object readonly
+    cdef public object _env        # LMDB's environment; None: closed
+    cdef public object _leaving    # the environment while it is being closed
+    cdef public object _room
+    cdef public object _meta_map
 
     def __cinit__(self, *args, **kwargs):
         self.has_meta = False
