@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,17 @@ def test_operations_are_the_same_every_time_and_skewed():
     counts = sorted(np.unique([key for key, _ in first], return_counts=True)[1])[::-1]
     # With exponent 0.99 over 2,000 keys the most popular one has 12 % of the reads: 600 of 5,000, sd 23.
     assert 450 < counts[0] < 750
+
+
+def test_values_are_the_same_for_every_engine_and_do_not_compress():
+    made = workload()
+    written = [value for _, value in made.operations(store.MIXES["A"], 0.0, 2000) if value is not None]
+    for values in ([value for _, value in made.items()], written):
+        assert {len(value) for value in values} == {20}
+        together = b"".join(values)
+        # Each byte is one of 95: an entropy of 6.57 bits, 82 % of eight.
+        assert len(zlib.compress(together)) > 0.75 * len(together)
+    assert made.items() == made.items()
 
 
 @pytest.mark.parametrize("engine", engines.ENGINES, ids=lambda engine: engine.name)

@@ -23,6 +23,9 @@ __all__ = ["MIXES", "Mix", "Workload", "bars", "measure"]
 
 # Skew of YCSB's zipfian choice of keys.
 ZIPF_EXPONENT = 0.99
+# Values are cut from so many random bytes, as YCSB's are random: LevelDB and RocksDB compress their blocks, and one value
+# for all keys would leave nothing of it to read.
+VALUE_POOL_BYTES = 1 << 20
 BASELINE = "py-lmdb"
 # Reads before a cold turn, so that every engine has its filter, or those of all its files, in memory.
 N_PRIMING = 200
@@ -64,7 +67,7 @@ class Workload:
     new : iterable of bytes
         Keys that mix D inserts, in this order.
     value_bytes : int
-        Length of every value.
+        Length of every value; values are random, printable bytes.
     """
 
     def __init__(
@@ -74,7 +77,8 @@ class Workload:
         self.absent = absent
         self.new = iter(new)
         self.random = np.random.default_rng(1)
-        self.value = bytes(self.random.integers(32, 127, value_bytes, dtype=np.uint8))
+        self.value_bytes = value_bytes
+        self.pool = bytes(self.random.integers(32, 127, VALUE_POOL_BYTES + value_bytes, dtype=np.uint8))
         self.n_first = len(self.order)
         self.popular = self.random.permutation(self.n_first)
         self.sought = self.random.permutation(len(absent))
@@ -85,9 +89,14 @@ class Workload:
         weights = np.cumsum(np.arange(1, n + 1, dtype=np.float64) ** -ZIPF_EXPONENT)
         return weights / weights[-1]
 
+    def _values(self, random: np.random.Generator, n: int) -> list[bytes]:
+        starts = random.integers(0, VALUE_POOL_BYTES, n, endpoint=True).tolist()
+        return [self.pool[start : start + self.value_bytes] for start in starts]
+
     def items(self) -> list[tuple[bytes, bytes]]:
         """What an engine is loaded with."""
-        return [(key, self.value) for key in self.order[: self.n_first]]
+        values = self._values(np.random.default_rng(2), self.n_first)
+        return list(zip(self.order[: self.n_first], values, strict=True))
 
     def operations(self, mix: Mix, absent_share: float, n: int) -> list[Operation]:
         """``n`` operations; ``absent_share`` of the reads ask for keys that are not there."""
@@ -97,14 +106,15 @@ class Workload:
         ranks = np.searchsorted(self.weights[self.n_first], random.random(n)).tolist()
         sought = self.sought[np.searchsorted(self.weights[len(self.absent)], random.random(n))].tolist()
         popular = self.popular[ranks].tolist()
+        values = self._values(random, n)
         out: list[Operation] = []
         for i in range(n):
             if writes[i] and mix.inserts:
                 key = next(self.new)
                 self.order.append(key)
-                out.append((key, self.value))
+                out.append((key, values[i]))
             elif writes[i]:
-                out.append((self.order[popular[i]], self.value))
+                out.append((self.order[popular[i]], values[i]))
             elif absent[i]:
                 out.append((self.absent[sought[i]], None))
             elif mix.inserts:
