@@ -32,6 +32,7 @@ from dlbf.kernels.hashing import checksum64
 from dlbf.kernels.journal import OperationLog, read_record
 from dlbf.kernels.journal import operations as operations_of
 from dlbf.kernels.keys import read_keys
+from dlbf.kernels.methods import own_methods
 from dlbf.kernels.readpath import Attempt, Writing
 from dlbf.storage import generations, journal, steps
 from dlbf.storage.build import Builder
@@ -71,6 +72,7 @@ SYNC_MODES = ("full", "none")
 UNATTACHED = "the engine's keys have not been read yet; run attach()"
 
 
+@own_methods("get")
 class Guard(Store):
     """A mapping of bytes to bytes in any engine; reads of absent keys do not reach it.
 

@@ -33,6 +33,7 @@ import lmdb
 from dlbf.errors import FormatError, StoreError, VersionError
 from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.keys import read_keys
+from dlbf.kernels.methods import own_methods
 from dlbf.kernels.readpath import Attempt, WriteLock, Writing
 from dlbf.storage import generations, journal, misses
 from dlbf.storage.drift import drift
@@ -68,6 +69,7 @@ CLOSE_PATIENCE_SECONDS = 30.0
 FLUSH_LEAST_KEYS = 32
 
 
+@own_methods("get", "put", "delete")
 class Store(Upkeep, MutableMapping[bytes, bytes]):
     """A mapping of bytes to bytes in an LMDB environment; reads of absent keys do not touch the data.
 

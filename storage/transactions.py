@@ -8,6 +8,7 @@ import lmdb
 from dlbf.errors import StoreError
 from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.keys import read_key
+from dlbf.kernels.methods import own_methods
 from dlbf.kernels.readpath import PutPath
 from dlbf.storage import steps
 from dlbf.storage.layout import PLAIN_KEY_BYTES
@@ -173,6 +174,7 @@ class Snapshot(_View):
         self.close()
 
 
+@own_methods("put")
 class WriteTransaction(PutPath, _View):
     """Changes that become visible together or not at all; made by :meth:`dlbf.storage.Store.write`.
 

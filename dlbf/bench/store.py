@@ -23,8 +23,8 @@ __all__ = ["MIXES", "Mix", "Workload", "bars", "measure"]
 
 # Skew of YCSB's zipfian choice of keys.
 ZIPF_EXPONENT = 0.99
-# Values are cut from so many random bytes, as YCSB's are random: LevelDB and RocksDB compress their blocks, and one value
-# for all keys would leave nothing of it to read.
+# Values are cut from so many random bytes, as YCSB's are random: LevelDB and RocksDB compress their blocks, and of one
+# value for all keys nothing would be left to read.
 VALUE_POOL_BYTES = 1 << 20
 BASELINE = "py-lmdb"
 # Reads before a cold turn, so that every engine has its filter, or those of all its files, in memory.

@@ -22,6 +22,7 @@ objects for ``with``.  The exception of a signal handler, Ctrl-C or a timeout, c
 code, even between ``lock.acquire()`` and ``try``; compiled code has no such moments unless it calls Python or waits.
 """
 
+cimport cython
 from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
 )
@@ -468,6 +469,9 @@ cdef class ReadPath:
             return self._fetch(key, default, True)
         return self._get_slow(key, default)
 
+    # A plain method; see methods.pyx.
+    @cython.binding(False)
+    @cython.embedsignature.format("clinic")
     def get(self, key, default=None):
         """The value of a key, or ``default``.
 
@@ -1013,10 +1017,16 @@ cdef class WritePath(ReadPath):
             self._tend(1)
         return 0
 
+    # A plain method; see methods.pyx.
+    @cython.binding(False)
+    @cython.embedsignature.format("clinic")
     def put(self, key, value):
         """Store a value, in a transaction of its own."""
         self[key] = value
 
+    # A plain method; see methods.pyx.
+    @cython.binding(False)
+    @cython.embedsignature.format("clinic")
     def delete(self, key):
         """Delete a key, in a transaction of its own; True if it was there."""
         cdef int answer
@@ -1171,6 +1181,9 @@ cdef class PutPath:
         """LMDB's transaction is about to end: every put is a slow one until another is attached."""
         self.plain_put = None
 
+    # A plain method; see methods.pyx.
+    @cython.binding(False)
+    @cython.embedsignature.format("clinic")
     def put(self, key, value):
         """Store a value; True if the key is new."""
         cdef Py_ssize_t n

@@ -339,7 +339,7 @@ cdef class Scorer:
         """The payload, read-only."""
         return memoryview(self.buffer.obj).cast("B").toreadonly()
 
-    # A plain method: the interpreter calls one faster than a function object.
+    # A plain method; see methods.pyx.
     @cython.binding(False)
     @cython.embedsignature.format("clinic")
     def score(self, key, /):

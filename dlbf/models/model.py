@@ -5,6 +5,7 @@ from typing import Any
 
 from dlbf import format
 from dlbf.errors import FormatError
+from dlbf.kernels.methods import own_methods
 from dlbf.kernels.scoring import Scorer
 from dlbf.models.features import NO_SPLIT, VIEWS, Features
 from dlbf.models.pickles import seal
@@ -21,6 +22,7 @@ _MASK = 2**64 - 1
 _PROCESS_SECRET = secrets.token_bytes(32)
 
 
+@own_methods("score")
 class Model(Scorer):
     """A compiled model.  Made by `dlbf.models.train`, `dlbf.models.compile` or `dlbf.models.from_bytes`.
 
