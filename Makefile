@@ -8,7 +8,7 @@ STUBTEST := $(CURDIR)/$(BIN)/python -m mypy.stubtest --mypy-config-file $(CURDIR
     --ignore-disjoint-bases --ignore-unused-allowlist --allowlist $(CURDIR)/tests/stubtest-allow.txt
 STUBS := $(shell ls dlbf/*.pyx dlbf/kernels/*.pyx | sed -e 's/\.pyx$$//' -e 's,/,.,g')
 
-.PHONY: help demo test test-long lint docs coverage dist check-dist bench asv asv-check asv-publish tables figures clean
+.PHONY: help demo test test-long lint docs coverage dist check-dist bench asv asv-check asv-publish tables clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -104,4 +104,4 @@ asv-publish: $(VENV)/.built ## benchmark commits and build the HTML site in asv_
 	$(ASV) publish
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) build dist *.egg-info dlbf/*.so dlbf/kernels/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) asv_bench/.asv build dist *.egg-info dlbf/*.so dlbf/kernels/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -52,6 +52,38 @@ def test_models_section(monkeypatch):
     assert "naive-bayes" in bench("models", "--keys", 1500, "--rounds", 2)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("filters", "--keys", 0), ("filters", "--fpr", 3), ("filters", "--rounds", 0), ("store", "--keys", 0),
+        ("guard", "--rounds", 0), ("models", "--keys", 1), ("adversary", "--queries", 0), ("replay", "--fpr", 1),
+    ],
+)  # fmt: skip
+def test_numbers_that_leave_nothing_to_measure_are_bad_usage(arguments):
+    done = CliRunner().invoke(build(), ["bench", *map(str, arguments)])
+    assert done.exit_code == 2
+    assert arguments[1] in done.stderr
+
+
+@pytest.mark.parametrize("section", ["models", "learned", "store", "adversary", "replay"])
+def test_folder_without_the_keys_is_said_in_one_line(section, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLBF_DATA", str(tmp_path / "nowhere"))
+    done = CliRunner().invoke(build(), ["bench", section])
+    assert done.exit_code == 1
+    assert "nowhere: expected " in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_interrupted_section_ends_with_130(monkeypatch):
+    def interrupted(*arguments, **settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dlbf.bench.filters.measure", interrupted)
+    done = CliRunner().invoke(build(), ["bench", "filters"])
+    assert done.exit_code == 130
+    assert "interrupted" in done.stderr
+
+
 def test_data_folder_is_read_whatever_its_packing(tmp_path, monkeypatch):
     import gzip
     import lzma

@@ -43,6 +43,14 @@ def test_fit_writes_a_filter_that_info_explains(files):
     assert data["plan"]["design"] == "auto"
 
 
+@pytest.mark.parametrize("option", ["-o", "--tradeoff"])
+def test_fit_says_before_it_fits_that_there_is_no_folder_to_write_to(files, option, monkeypatch):
+    monkeypatch.setattr(dlbf.LearnedFilter, "fit", None)
+    done = run("fit", files / "keys.txt", files / "asked.txt", option, files / "no" / "f", "--json", *QUICK)
+    assert done.exit_code == 1
+    assert "cannot be written: there is no folder" in done.output
+
+
 def test_fit_reads_compressed_csv_parquet_and_standard_input(files):
     pyarrow = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet")

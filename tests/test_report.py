@@ -376,6 +376,40 @@ def test_page_escapes_keys_file_names_and_errors(learned):
     assert evil in "".join(reader.text)
 
 
+@pytest.mark.parametrize("how_many", ["one", "all"])
+def test_page_names_libraries_that_are_not_installed_in_one_line(learned, how_many):
+    other = json.loads(json.dumps(learned))
+    names = [row["name"] for row in other["peers"]][: 1 if how_many == "one" else None]
+    for row in other["peers"][: len(names)]:
+        row.pop("bits_per_key", None)
+        row.pop("fpr_measured", None)
+        row["missing"] = "not installed"
+    if how_many == "one":
+        other["peers"][1] = {"name": "broken", "version": "1", "missing": "OSError: no", "deletable": False}
+    page = render(other)
+    text = "".join(check_page(page, other)[0].text)
+    assert f"Not installed here: {', '.join(names)}" in text
+    assert ("Did not run: OSError: no" in text) == (how_many == "one")
+    if how_many == "all":
+        assert "Dots are filters of other libraries" not in text
+        assert "Other libraries were not compared." in text
+
+
+def test_report_tells_a_missing_library_from_a_broken_one(monkeypatch):
+    import importlib.metadata
+
+    version = importlib.metadata.version
+
+    def without_rbloom(name):
+        if name == "rbloom":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_rbloom)
+    rows = {row["name"]: row for row in made(listed_urls(1000), ordinary_urls(3000))["peers"]}
+    assert rows["rbloom"]["missing"] == "not installed"
+
+
 def test_page_shows_examples_only_when_allowed():
     keys, negatives = list(listed_urls(2000)), list(ordinary_urls(8000))
     with_them, without = (made(keys, negatives, deletability=0, examples=each) for each in (True, False))

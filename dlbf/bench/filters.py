@@ -270,7 +270,9 @@ def measure(
             row.fpr = sum(map(ask, absent)) / n_queries
             row.bits_per_key = _bits(filter_) / n_keys
             filters[name] = filter_
-        except Exception as error:  # a missing or broken peer is reported, whatever it raises
+        except importlib.metadata.PackageNotFoundError:
+            row.error = f"not installed; pip install {contender.distribution}"
+        except Exception as error:  # a broken peer is reported, whatever it raises
             row.error = f"{type(error).__name__}: {error}"
     batched = {name: filter_ for name, filter_ in filters.items() if hasattr(filter_, "contains_many")}
 

@@ -55,6 +55,9 @@ def build() -> "click.Group":
                 return super().invoke(ctx)
             except DlbfError as error:
                 raise click.ClickException(str(error)) from error
+            except KeyboardInterrupt:  # click would leave with 1, which means something else
+                click.echo("interrupted", err=True)
+                ctx.exit(130)
             except ModuleNotFoundError as error:
                 extra = EXTRAS.get((error.name or "").partition(".")[0])
                 if extra is None:

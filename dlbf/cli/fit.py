@@ -68,6 +68,9 @@ def command(
         raise click.UsageError("only one of KEYS and NEGATIVES can be standard input")
     if output is None and tradeoff is None and not as_json:
         raise click.UsageError("nothing to do: name a file with -o, or ask for --json or --tradeoff")
+    for path in (output, tradeoff):  # said before minutes of fitting, not after
+        if path is not None and not path.parent.is_dir():
+            raise click.ClickException(f"{path}: cannot be written: there is no folder {path.parent}")
     secret = None if secret_file is None else read_secret(secret_file)
     console = Console(stderr=True)
     start = time.perf_counter()

@@ -167,7 +167,9 @@ def peer_rows(
                 row["bits_per_key"] = size_in_bits(made) / len(keys)
                 row["fpr_measured"] = rate_figures(Rate(hits, len(unseen), fpr))
                 del made, ask
-            except Exception as error:  # a missing or broken peer is said so, whatever it raises
+            except importlib.metadata.PackageNotFoundError:
+                row["missing"] = "not installed"
+            except Exception as error:  # a broken peer is said so, whatever it raises
                 row["missing"] = f"{type(error).__name__}: {error}"
     return rows
 

@@ -366,7 +366,10 @@ def _design_table(page: Page, numbers: Sequence[int], caption: str) -> str:
 def _peers(page: Page) -> str:
     rows = page.get("peers")
     body = []
+    absent = [row["name"] for row in rows if row.get("missing") == "not installed"]
     for i, row in enumerate(rows):
+        if row["name"] in absent:
+            continue
         name = f'<th scope="row">{escape(row["name"])} <span class="soft">{escape(row.get("version", ""))}</span></th>'
         if "missing" in row:
             body.append(f'<tr>{name}<td class="text soft" colspan="3">Did not run: {escape(row["missing"])}</td></tr>')
@@ -379,10 +382,15 @@ def _peers(page: Page) -> str:
     head = "".join(
         f'<th scope="col">{name}</th>' for name in ("Library", "Bits per key", "False alarms, measured", "Can delete?")
     )
+    without = f"Not installed here: {escape(', '.join(absent))} (pip install 'dlbf[bench]')." if absent else ""
+    if not body:
+        return f'<p class="small soft">Other libraries were not compared. {without}</p>' if absent else ""
+    without = f'<p class="small soft">{without}</p>' if absent else ""
     return (
         "<details><summary>Other libraries on this machine, same keys</summary>"
         '<table class="wide"><caption>Filters without a model from other projects. Some have one rate each, whatever '
-        f"is asked for.</caption><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></details>"
+        f"is asked for.</caption><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+        f"{without}</details>"
     )
 
 
@@ -417,11 +425,12 @@ def _curves(page: Page) -> str:
             f"<figure><h3>{title}</h3>{line_chart(title, words, series, x, y, 300)}"
             f'<ul class="legend">{legend}</ul>{beyond}</figure>'
         )
+    measured = any("bits_per_key" in row for row in page.get("peers"))
+    dots = "Dots are filters of other libraries, built and measured here. " if measured else ""
     return (
         "<section><h2>How memory buys fewer false alarms</h2><p>Each line is one kind of filter. Find your target on "
         "the left axis and follow the dashed line to the right: what you cross first is smallest. "
-        f"{_blue_line(losing)} Names joined by “=” share a line. Dots are filters of other libraries, built and "
-        "measured here. The dotted grey line "
+        f"{_blue_line(losing)} Names joined by “=” share a line. {dots}The dotted grey line "
         "is the least that any filter without a model can have: what lies left of it is what learning buys.</p>"
         f'<div class="pair">{"".join(charts)}</div>{_curve_table(page)}</section>'
     )

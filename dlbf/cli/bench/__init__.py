@@ -19,6 +19,17 @@ SECTIONS = {
 }
 
 
-@click.group("bench", cls=LazyGroup, package="dlbf.cli.bench", commands_help=SECTIONS)
+class Sections(LazyGroup):
+    """Says in one line that a folder of real keys is not there or not complete."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a section."""
+        try:
+            return super().invoke(ctx)
+        except FileNotFoundError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group("bench", cls=Sections, package="dlbf.cli.bench", commands_help=SECTIONS)
 def command() -> None:
     """Measure dlbf beside its peers, same keys, same run."""

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench.timing import machine
+from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import ratio, wide_console, write_json, write_machine
 
 __all__ = ["command"]
@@ -17,10 +18,10 @@ SECTIONS = ("attacks", "store", "games", "price", "hybrid", "cost")
 
 @click.command("adversary")
 @click.option("--data", type=click.Path(exists=True, file_okay=False), help="Folder of real URL sets (or DLBF_DATA).")
-@click.option("--keys", "n_keys", default=200_000, show_default=True, help="Keys to store at most.")
-@click.option("--queries", default=100_000, show_default=True, help="Distinct absent keys that each attack asks for.")
-@click.option("--changes", default=20_000, show_default=True, help="Keys that an attack inserts or removes.")
-@click.option("--rounds", default=60, show_default=True, help="Short turns of the timing; the best counts.")
+@counted("--keys", "n_keys", default=200_000, least=1000, help="Keys to store at most.")
+@counted("--queries", default=100_000, help="Distinct absent keys that each attack asks for.")
+@counted("--changes", default=20_000, help="Keys that an attack inserts or removes.")
+@counted("--rounds", default=60, help="Short turns of the timing; the best counts.")
 @click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Only these sections.")
 @click.option("--design", "designs", multiple=True, help="Attack only these designs.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the price of a bound here.")

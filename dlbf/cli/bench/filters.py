@@ -6,16 +6,17 @@ from rich.table import Table
 
 from dlbf.bench import filters as section
 from dlbf.bench.timing import machine
+from dlbf.cli.bench.options import RATE, counted
 from dlbf.cli.bench.output import number, ratio, wide_console, write_json, write_machine
 
 __all__ = ["command"]
 
 
 @click.command("filters")
-@click.option("--keys", "n_keys", default=1_000_000, show_default=True, help="Keys in each filter.")
-@click.option("--fpr", default=0.01, show_default=True, help="Target false-positive rate.")
-@click.option("--queries", "n_queries", default=300_000, show_default=True, help="Absent keys to measure the rate on.")
-@click.option("--rounds", default=40, show_default=True, help="Short turns of the timing; the best counts.")
+@counted("--keys", "n_keys", default=1_000_000, least=10, help="Keys in each filter.")
+@click.option("--fpr", type=RATE, default=0.01, show_default=True, help="Target false-positive rate.")
+@counted("--queries", "n_queries", default=300_000, help="Absent keys to measure the rate on.")
+@counted("--rounds", default=40, help="Short turns of the timing; the best counts.")
 @click.option("--json", "as_json", is_flag=True, help="Figures for a machine, on standard output.")
 def command(n_keys: int, fpr: float, n_queries: int, rounds: int, as_json: bool) -> None:
     """Filters against rbloom, pybloomfiltermmap3, fastbloom-rs, hazy and pyfusefilter."""

@@ -8,15 +8,16 @@ from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench.timing import machine
+from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import ratio, wide_console, write_json, write_machine
 
 __all__ = ["command"]
 
 
 @click.command("guard")
-@click.option("--keys", "n_keys", default=200_000, show_default=True, help="Keys stored.")
-@click.option("--queries", "n_queries", default=20_000, show_default=True, help="Keys asked per round.")
-@click.option("--rounds", default=9, show_default=True, help="Rounds; the best of each contender counts.")
+@counted("--keys", "n_keys", default=200_000, least=10, help="Keys stored.")
+@counted("--queries", "n_queries", default=20_000, help="Keys asked per round.")
+@counted("--rounds", default=9, help="Rounds; the best of each contender counts.")
 @click.option("--redis-port", type=int, help="Port of a Redis server on this machine to measure with, too.")
 @click.option("--folder", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where to put the files.")
 @click.option("--only", type=click.Choice(["rocksdb", "costs"]), multiple=True, help="Only these sections.")

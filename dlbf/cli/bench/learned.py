@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench.timing import machine
+from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import number, ratio, wide_console, write_json, write_machine
 
 __all__ = ["command"]
@@ -17,9 +18,9 @@ SECTIONS = ("designs", "sizes", "queries", "fit")
 
 @click.command("learned")
 @click.option("--data", type=click.Path(exists=True, file_okay=False), help="Folder of real URL sets (or DLBF_DATA).")
-@click.option("--keys", "n_keys", default=100_000, show_default=True, help="Keys to make when there is no folder.")
+@counted("--keys", "n_keys", default=100_000, least=1000, help="Keys to make when there is no folder.")
 @click.option("--bits-per-key", default=16.0, show_default=True, help="Budget of every design.")
-@click.option("--rounds", default=60, show_default=True, help="Short turns of the timing; the best counts.")
+@counted("--rounds", default=60, help="Short turns of the timing; the best counts.")
 @click.option("--model", "kind", default="auto", show_default=True, help="Model for the sizes.")
 @click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Only these sections.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw bits against deletability.")

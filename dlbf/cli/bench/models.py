@@ -5,6 +5,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench.timing import machine
+from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import wide_console, write_json, write_machine
 
 __all__ = ["command"]
@@ -12,16 +13,19 @@ __all__ = ["command"]
 
 @click.command("models")
 @click.option("--data", type=click.Path(exists=True, file_okay=False), help="Folder of real URL sets (or DLBF_DATA).")
-@click.option("--keys", "n_keys", default=200_000, show_default=True, help="Keys to make when there is no folder.")
-@click.option("--rounds", default=60, show_default=True, help="Short turns of the timing; the best counts.")
+@counted("--keys", "n_keys", default=200_000, least=1000, help="Keys to make when there is no folder.")
+@counted("--rounds", default=60, help="Short turns of the timing; the best counts.")
+@click.option("--quick", is_flag=True, help="20,000 keys and short turns: a look, not a measurement.")
 @click.option("--json", "as_json", is_flag=True, help="Figures for a machine, on standard output.")
-def command(data: str | None, n_keys: int, rounds: int, as_json: bool) -> None:
+def command(data: str | None, n_keys: int, rounds: int, quick: bool, as_json: bool) -> None:
     """What models of several sizes are worth, and what a score costs beside an LMDB miss."""
     from dlbf import models
     from dlbf.bench import models as models_section
     from dlbf.bench.data import data_folder, data_words, hard_split, random_split, read_urls
     from dlbf.bench.keys import listed_urls, ordinary_urls
 
+    if quick:
+        n_keys, rounds = min(n_keys, 20_000), min(rounds, 5)
     folder = data_folder(data)
     words = data_words(folder, n_keys)
     with Console(stderr=True).status("reading keys") as status:
@@ -29,6 +33,8 @@ def command(data: str | None, n_keys: int, rounds: int, as_json: bool) -> None:
             keys, negatives = list(listed_urls(n_keys)), list(ordinary_urls(n_keys))
         else:
             keys, negatives = read_urls(folder)
+            if quick:
+                keys, negatives = keys[:n_keys], negatives[:n_keys]
         worth = []
         for split in (random_split(keys, negatives), hard_split(keys, negatives)):
             worth += models_section.quality(split, say=status.update)
@@ -64,7 +70,8 @@ def command(data: str | None, n_keys: int, rounds: int, as_json: bool) -> None:
         table.add_row(row["split"], f"{row['nbytes']}", f"int{row['weight_bits']}", f"{row['kl']:.2f}", *bits, loss)
     console.print(table)
     table = Table(
-        title="one score of a 45 to 55-byte key beside begin + get of an absent key in LMDB, 200,000 keys stored"
+        title="one score of a 45 to 55-byte key beside begin + get of an absent key in LMDB, "
+        f"{min(len(keys), 200_000):,} keys stored"
     )
     for heading in (
         "kind", "bytes", "keys", "score", "score_many", "LMDB miss", "ratio", "ratio, many", "predict, one row",

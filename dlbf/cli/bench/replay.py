@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dlbf.bench.timing import machine
+from dlbf.cli.bench.options import RATE, counted
 
 __all__ = ["command"]
 
@@ -18,8 +19,8 @@ __all__ = ["command"]
 @click.command("replay")
 @click.option("--data", type=click.Path(exists=True, file_okay=False), help="Folder of the history (or DLBF_DATA).")
 @click.option("--batches", "n_batches", type=click.IntRange(min=1), help="Only so many batches of it.")
-@click.option("--keys", "n_keys", default=20_000, show_default=True, help="Keys to make when there is no folder.")
-@click.option("--fpr", default=0.01, show_default=True, help="Target rate of false positives.")
+@counted("--keys", "n_keys", default=20_000, least=1000, help="Keys to make when there is no folder.")
+@click.option("--fpr", type=RATE, default=0.01, show_default=True, help="Target rate of false positives.")
 @click.option("--queries", "n_queries", type=int, help="Absent keys asked for after a batch; default 300 / fpr.")
 @click.option("--design", default="auto", show_default=True, help="Design for the rebuilds.")
 @click.option("--model", default="auto", show_default=True, help="Model for the rebuilds.")

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench.timing import machine
+from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import number, wide_console, write_json, write_machine
 
 __all__ = ["command"]
@@ -15,7 +16,7 @@ __all__ = ["command"]
 
 @click.command("scale")
 @click.option("--max-keys", type=float, default=3e6, show_default=True, help="Largest set, up to 3e7.")
-@click.option("--rounds", default=40, show_default=True, help="Short turns of the timing; the best counts.")
+@counted("--rounds", default=40, help="Short turns of the timing; the best counts.")
 @click.option("--folder", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A folder on a disk.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curves: FILE.svg or FILE.png.")
 @click.option("--json", "as_json", is_flag=True, help="Figures for a machine, on standard output.")

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench.timing import machine
+from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import number, wide_console, write_json, write_machine
 
 __all__ = ["command"]
@@ -15,11 +16,11 @@ __all__ = ["command"]
 
 @click.command("store")
 @click.option("--data", type=click.Path(exists=True, file_okay=False), help="Folder of real URL sets (or DLBF_DATA).")
-@click.option("--keys", "n_keys", default=200_000, show_default=True, help="Keys stored at first.")
+@counted("--keys", "n_keys", default=200_000, least=100, help="Keys stored at first.")
 @click.option("--value-bytes", default=100, show_default=True, help="Length of the values.")
-@click.option("--operations", "n_warm", default=3000, show_default=True, help="Operations of a warm turn.")
-@click.option("--cold-operations", "n_cold", default=2000, show_default=True, help="Operations of a cold turn.")
-@click.option("--rounds", default=15, show_default=True, help="Turns of every store; the best counts.")
+@counted("--operations", "n_warm", default=3000, help="Operations of a warm turn.")
+@counted("--cold-operations", "n_cold", default=2000, help="Operations of a cold turn.")
+@counted("--rounds", default=15, help="Turns of every store; the best counts.")
 @click.option("--mix", "mixes", type=click.Choice(list("ABCD")), multiple=True, help="Only these mixes.")
 @click.option("--temperature", type=click.Choice(["warm", "cold"]), multiple=True, help="Only warm or cold.")
 @click.option("--folder", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A folder on a disk.")
