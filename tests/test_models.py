@@ -19,6 +19,7 @@ import dlbf
 from dlbf import format, models
 from dlbf.kernels.features import LEXICAL_NAMES, NUMERIC_NAMES, ngram_rows, pack_keys, value_rows
 from dlbf.kernels.scoring import Scorer, use_simd
+from dlbf.models.features import PackedKeys
 
 URLISH = st.text(alphabet="abcXYZ019./-_%@?", max_size=300).map(str.encode)
 KEYS = st.one_of(st.binary(max_size=300), URLISH, st.integers(0, 2**70).map(lambda i: str(i).encode()))
@@ -89,6 +90,16 @@ def test_pack_keys_every_input_is_read():
     for batch in (["a", b"bc"], ("a", b"bc"), iter(["a", b"bc"]), np.array([b"a", b"bc"]), [memoryview(b"a"), b"bc"]):
         data, offsets = pack_keys(batch)
         assert (bytes(data), offsets.tolist()) == (b"abc", [0, 1, 3])
+
+
+def test_transform_names_every_column_once():
+    keys = [b"aaaaaaaaaaaaaaaa", b"", b"abababababab/abab"]
+    view = models.Features("ngram", 64)
+    matrix = view.transform(keys)
+    assert matrix.has_canonical_format
+    rows = view.rows(PackedKeys(keys), np.arange(3))
+    assert not rows.has_canonical_format
+    assert np.array_equal(matrix.toarray(), rows.toarray())
 
 
 def test_rows_outside_the_batch_are_refused():

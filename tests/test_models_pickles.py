@@ -139,6 +139,57 @@ def test_open_pickle_deeply_nested_does_not_crash():
         models.open_pickle(sealed(data), SECRET)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x04}N" + b"\x85" * 1_000_000 + b"Ns.",  # the key of a dict: its hash would recurse until the stack ends
+        b"\x80\x04}N" + b"\x85N\x86" * 500_000 + b"Ns.",
+        b"\x80\x04\x8f(N" + b"\x85" * 1_000_000 + b"\x90.",  # an element of a set
+        b"\x80\x04}" + b"(" * 1_000_000 + b"t" * 1_000_000 + b"Ns.",
+        b"\x80\x04}N" + b"\x85\x94h\x00" + b"\x85r\x00\x00\x00\x000j\x00\x00\x00\x00" * 200_000 + b"Ns.",  # by the memo
+        b"\x80\x04}N" + b"\x85Nb(e" * 300_000 + b"Ns.",  # steps that leave a tuple as it is
+    ],
+)
+def test_open_pickle_tuples_too_deep_to_hash_are_refused(data):
+    with pytest.raises(FormatError, match="nests more than"):
+        models.open_pickle(sealed(data), SECRET)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [b"N}\x8c\x04linkK\x05s\x86b.", b"\x94h\x00N}\x8c\x04linkK\x05s\x86b.", b"2N}\x8c\x04linkK\x05s\x86b."],
+)
+def test_open_pickle_that_changes_a_class_is_refused(change):
+    from sklearn._loss.link import LogitLink
+
+    before = LogitLink.link
+    data = b"\x80\x04\x8c\x12sklearn._loss.link\x8c\x09LogitLink\x93" + change
+    with pytest.raises(FormatError, match="changes a class or function"):
+        models.open_pickle(sealed(data), SECRET)
+    assert LogitLink.link is before
+
+
+@pytest.mark.parametrize("data", [b"\x80\x040.", b"\x80\x04N\x86.", b"\x80\x04t.", b"\x80\x04Ns."])
+def test_open_pickle_that_takes_too_much_is_refused(data):
+    with pytest.raises(FormatError, match="nothing was run"):
+        models.open_pickle(sealed(data), SECRET)
+
+
+@pytest.mark.parametrize(
+    "loss", ["squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive", "perceptron"]
+)
+def test_open_pickle_every_loss_of_sgd_comes_back(loss):
+    from sklearn.linear_model import SGDClassifier
+
+    labels = np.arange(100) % 2
+    matrix = np.random.default_rng(0).integers(0, 9, (100, 28)) + labels[:, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        estimator = SGDClassifier(loss=loss, random_state=0).fit(matrix, labels)
+    model = models.compile(estimator, "lexical", secret=SECRET)
+    assert np.array_equal(models.open_pickle(model.pickle, SECRET).coef_, estimator.coef_)
+
+
 def test_open_pickle_truncation_anywhere_is_refused():
     good = models.seal({"weights": [1.0, 2.0], "name": "x"}, SECRET)
     for n in range(len(good)):

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from dlbf.models.features import Features, PackedKeys
 from dlbf.models.measuring import measure
-from dlbf.models.model import Model, make
+from dlbf.models.model import KINDS, Model, make
 
-__all__ = ["SUPPORTED", "compile", "float_scores", "score_rows"]
+__all__ = ["LINEAR", "SUPPORTED", "class_name", "compile", "float_scores", "score_rows"]
 
 Array = npt.NDArray[Any]
 
@@ -35,6 +35,7 @@ SUPPORTED = (
     "HistGradientBoostingClassifier",
     "AdaBoostClassifier (of decision trees)",
 )
+LINEAR = ("LogisticRegression", "SGDClassifier", "LinearSVC")
 
 
 def _quantise_table(weights: Array, weight_bits: int, clip: float) -> tuple[bytes, float]:
@@ -49,56 +50,91 @@ def _quantise_table(weights: Array, weight_bits: int, clip: float) -> tuple[byte
 
 
 def _table(estimator: Any, features: Features, weight_bits: int, kind: str, clip_sigmas: float | None) -> Model:
-    weights = np.asarray(estimator.coef_, dtype=np.float64).ravel()
-    if weight_bits not in (4, 8):
-        raise ValueError(f"weight_bits must be 4 or 8, found {weight_bits!r}")
+    weights = _weights(estimator)
+    if clip_sigmas is not None and not clip_sigmas > 0:
+        raise ValueError(f"clip_sigmas must be above 0, found {clip_sigmas!r}")
     largest = float(np.abs(weights).max(initial=0.0))
     # Sixteen steps are too few for the rare large weights: cut those off.
     sigmas = clip_sigmas if clip_sigmas is not None else (3.0 if weight_bits == 4 else math.inf)
     deviation = float(weights.std())
     clip = min(largest, sigmas * deviation) if deviation > 0 else largest
     payload, scale = _quantise_table(weights, weight_bits, clip)
-    bias = _bounded(float(np.ravel(estimator.intercept_)[0]) * scale)
+    bias = _bounded(_intercept(estimator) * scale)
     return make(f"int{weight_bits} table", payload, kind, features, bias=bias, scale=scale)
+
+
+def _finite(values: Any, what: str) -> Array:
+    """Fitted numbers as doubles; what is not finite has no place among integers."""
+    found = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(found).all():
+        raise ValueError(f"{what} of the estimator has values that are not finite; it cannot be compiled to integers")
+    return found
+
+
+def _weights(estimator: Any) -> Array:
+    found = estimator.coef_
+    return _finite(found.toarray() if hasattr(found, "toarray") else found, "coef_").ravel()  # sparsify() was called
+
+
+def _intercept(estimator: Any) -> float:
+    return float(_finite(estimator.intercept_, "intercept_").ravel()[0])
 
 
 def _bounded(value: float) -> int:
     return max(-(1 << 29), min(1 << 29, round(value)))
 
 
-def _quadratic(squares: Array, lines: Array, constant: float, features: Features, kind: str) -> Model:
-    """The form ``constant + sum(squares * x**2 + lines * x)`` in nats, as integers with a common power of two."""
-    fraction = 40
-    while fraction and (
+def _quadratic(squares: Array, lines: Array, constant: float, centres: Array, features: Features, kind: str) -> Model:
+    """The form ``constant + sum(squares * x**2 + lines * x)`` in nats, as integers with a common power of two.
+
+    Rounding is exact at ``centres``, the values that keys have, whatever it does far from them.
+    """
+    # A sum far beyond what a score holds would be cut off for every key alike: take fewer units per nat then.
+    tops = np.where(np.arange(len(lines)) > 0, 255.0, 2048.0) if features.view == "lexical" else 65535.0
+    reach = max(abs(constant) * 2, 0.0 if squares.any() else float((np.abs(lines) * tops).sum()))
+    if not math.isfinite(reach):
+        raise ValueError("the estimator's weights are too large to be compiled to integers")
+    unit_bits = int(math.log2(UNITS_PER_NAT))
+    while reach * 2.0**unit_bits > 2**30:
+        unit_bits -= 1
+    fraction = unit_bits + 32
+    while fraction > unit_bits and (
         np.abs(squares).max(initial=0.0) * 2.0**fraction > 2**24 - 1
-        or np.abs(lines).max(initial=0.0) * 2.0**fraction > 2**31 - 1
+        or np.abs(lines).max(initial=0.0) * 2.0**fraction > 2**31 - 2**17  # room for what is made good below
     ):
         fraction -= 1
-    unit_bits = int(math.log2(UNITS_PER_NAT))
-    # Coefficients above 2**24 nats: keep their order, at fewer units per nat.
-    units = UNITS_PER_NAT if fraction >= unit_bits else 2.0**fraction
-    shift = fraction - int(math.log2(units))
-    a = np.clip(np.rint(squares * 2.0**fraction), -(2**24), 2**24).astype(int)
-    b = np.clip(np.rint(lines * 2.0**fraction), -(2**31), 2**31 - 1).astype(int)
+    a = np.clip(np.rint(squares * 2.0**fraction), -(2**24), 2**24)
+    # What the factor of the square lost is made good around the centre.
+    lines = lines + 2.0 * (squares - a / 2.0**fraction) * centres
+    b = np.clip(np.rint(lines * 2.0**fraction), -(2**31), 2**31 - 1)
+    constant += float(((squares - a / 2.0**fraction) * -(centres**2) + (lines - b / 2.0**fraction) * centres).sum())
     terms = [(i, int(a[i]), int(b[i])) for i in range(len(a)) if a[i] or b[i]]
     payload = b"".join(struct.pack("<HHii", i, 0, x, y) for i, x, y in terms)
+    units = 2.0**unit_bits
+    shift = fraction - unit_bits
     return make(
         "quadratic", payload, kind, features, _bounded(constant * units), len(terms), sum_shift=shift, scale=units
     )
 
 
 def _linear(estimator: Any, features: Features, kind: str) -> Model:
-    lines = np.asarray(estimator.coef_, dtype=np.float64).ravel()
-    return _quadratic(np.zeros_like(lines), lines, float(np.ravel(estimator.intercept_)[0]), features, kind)
+    lines = _weights(estimator)
+    nothing = np.zeros_like(lines)
+    return _quadratic(nothing, lines, _intercept(estimator), nothing, features, kind)
 
 
 def _gaussian(estimator: Any, features: Features) -> Model:
-    mean, variance = estimator.theta_, estimator.var_
+    mean = _finite(estimator.theta_, "theta_")
+    # A deviation so small beside the mean would need a constant beyond what a score holds.  All of these are so narrow
+    # that a value other than the mean decides by itself, before and after.
+    narrowest = np.maximum(mean**2 * mean.shape[1] / 2.0**30, 1e-6)
+    variance = np.maximum(_finite(estimator.var_, "var_"), narrowest)
     squares = 0.5 / variance[0] - 0.5 / variance[1]
     lines = mean[1] / variance[1] - mean[0] / variance[0]
     constants = 0.5 * (mean[0] ** 2 / variance[0] - mean[1] ** 2 / variance[1] + np.log(variance[0] / variance[1]))
-    prior = np.log(estimator.class_prior_[1] / estimator.class_prior_[0])
-    return _quadratic(squares, lines, float(constants.sum() + prior), features, "naive-bayes")
+    prior = np.clip(estimator.class_prior_, 1e-300, 1.0)
+    constant = float(constants.sum() + np.log(prior[1] / prior[0]))
+    return _quadratic(squares, lines, constant, mean[1], features, "naive-bayes")
 
 
 class _Node:
@@ -150,6 +186,16 @@ def _vote(share: Callable[[int], float], weight: float) -> Callable[[int], float
     return lambda i: weight if share(i) > 0 else -weight
 
 
+def _log_odds(share: Callable[[int], float]) -> Callable[[int], float]:
+    least = float(np.finfo(np.float64).eps)  # as scikit-learn has it
+
+    def value(i: int) -> float:
+        positive = share(i) + 0.5
+        return math.log(max(positive, least) / max(1.0 - positive, least))
+
+    return value
+
+
 def _step(values: Array, rate: float) -> Callable[[int], float]:
     return lambda i: rate * float(values[i])
 
@@ -167,15 +213,29 @@ def _trees(estimator: Any, name: str) -> tuple[list[Callable[[int], _Node]], flo
                 raise TypeError(
                     f"AdaBoostClassifier is compiled only over decision trees, found {type(member).__name__}"
                 )
-            trees.append(_from_tree(member.tree_, _vote(_share(member.tree_), float(weight))))
+            share = _share(member.tree_)
+            # What AdaBoost summed by default before scikit-learn 1.6: log-odds, not votes.
+            summed = getattr(estimator, "algorithm", None) == "SAMME.R"
+            trees.append(_from_tree(member.tree_, _log_odds(share) if summed else _vote(share, float(weight))))
         return trees, 0.0
     if name == "GradientBoostingClassifier":
         rate = float(estimator.learning_rate)
         trees = []
         for member in estimator.estimators_[:, 0]:
             trees.append(_from_tree(member.tree_, _step(member.tree_.value[:, 0, 0], rate)))
-        prior = getattr(estimator.init_, "class_prior_", None)
-        return trees, 0.0 if prior is None else float(np.log(prior[1] / prior[0]))
+        if isinstance(estimator.init_, str):  # "zero"
+            return trees, 0.0
+        if type(estimator.init_).__name__ != "DummyClassifier":
+            raise TypeError(
+                f"a GradientBoostingClassifier that starts from a {type(estimator.init_).__name__} is not compiled; "
+                "fit without init="
+            )
+        prior = np.clip(estimator.init_.class_prior_, 1e-300, 1.0)
+        half = 0.5 if estimator.loss == "exponential" else 1.0
+        return trees, half * float(np.log(prior[1] / prior[0]))
+    if np.any(getattr(estimator, "is_categorical_", None)):
+        # Its columns are in another order than those of the matrix it was fitted on.
+        raise TypeError("categorical values are not compiled; fit without categorical_features")
     trees = [_from_histogram(stage[0].nodes) for stage in estimator._predictors]
     return trees, float(np.ravel(estimator._baseline_prediction)[0])
 
@@ -225,7 +285,7 @@ def _forest(estimator: Any, features: Features, name: str) -> Model:
     return make("trees", payload, "trees", features, _bounded(constant * scale), len(trees), scale=scale)
 
 
-def _class_name(estimator: Any) -> str:
+def class_name(estimator: Any) -> str:
     """The supported class an estimator is or derives from."""
     names = [name.split()[0] for name in SUPPORTED]
     for base in type(estimator).__mro__:
@@ -238,9 +298,9 @@ def _class_name(estimator: Any) -> str:
 
 
 def _check_fitted(estimator: Any, name: str, features: Features) -> None:
-    classes = getattr(estimator, "classes_", None)
-    if classes is None:
-        raise ValueError(f"the {name} is not fitted; call fit(features.transform(keys + negatives), labels) first")
+    classes = estimator.classes_
+    if getattr(estimator, "n_outputs_", 1) != 1:
+        raise ValueError(f"expected one label for each key, found {estimator.n_outputs_}; fit on a single column")
     if len(classes) != 2:
         raise ValueError(f"expected two classes (negative, key), found {len(classes)}: {list(classes)!r}")
     n_columns = getattr(estimator, "n_features_in_", features.n_columns)
@@ -317,10 +377,16 @@ def compile(
     >>> model.score("10.1.1.1/b.exe") > model.score("example.org/page/x")
     True
     """
-    name = _class_name(estimator)
+    name = class_name(estimator)
+    if getattr(estimator, "classes_", None) is None:
+        raise ValueError(f"the {name} is not fitted; call fit(features.transform(keys + negatives), labels) first")
+    if weight_bits not in (4, 8):
+        raise ValueError(f"weight_bits must be 4 or 8, found {weight_bits!r}")
+    if kind is not None and kind not in KINDS[1:]:
+        raise ValueError(f"kind must be one of {', '.join(KINDS[1:])}; found {kind!r}")
     view = _as_features(features, estimator)
     _check_fitted(estimator, name, view)
-    linear = name in ("LogisticRegression", "SGDClassifier", "LinearSVC")
+    linear = name in LINEAR
     label = kind or {"LinearSVC": "svm", "GaussianNB": "naive-bayes"}.get(name, "ngram" if linear else "trees")
     if linear and view.view == "ngram":
         model = _table(estimator, view, weight_bits, label, clip_sigmas)
@@ -347,8 +413,9 @@ def float_scores(estimator: Any, features: Features, packed: PackedKeys, rows: n
         if hasattr(estimator, "decision_function"):
             out.append(np.asarray(estimator.decision_function(matrix), dtype=np.float64))
         elif hasattr(estimator, "theta_"):
-            both = estimator.predict_joint_log_proba(matrix)
-            out.append(both[:, 1] - both[:, 0])
+            with np.errstate(divide="ignore", invalid="ignore"):  # values that never vary have no density
+                both = estimator.predict_joint_log_proba(matrix)
+                out.append(np.nan_to_num(both[:, 1] - both[:, 0]))
         else:
             out.append(estimator.predict_proba(matrix)[:, 1])
     return np.concatenate(out) if out else np.empty(0)

@@ -106,10 +106,14 @@ class Features:
     def transform(self, keys: Iterable[Any]) -> Any:
         """The matrix to fit an estimator on: CSR of float32 for ``ngram`` (needs scipy), else an array of uint16."""
         packed = keys if isinstance(keys, PackedKeys) else PackedKeys(keys)
-        return self.rows(packed, np.arange(len(packed), dtype=np.int64))
+        matrix = self.rows(packed, np.arange(len(packed), dtype=np.int64))
+        if self.view == "ngram":
+            # scikit-learn's trees write out of bounds when a row names a column twice.
+            matrix.sum_duplicates()
+        return matrix
 
     def rows(self, packed: PackedKeys, rows: npt.NDArray[np.int64]) -> Any:
-        """The same for some rows of packed keys."""
+        """The same for some rows of packed keys; a column that a key has twice is named twice there."""
         rows = np.ascontiguousarray(rows)
         if self.view != "ngram":
             return value_rows(packed.data, packed.offsets, rows, self.view, self.split_byte)

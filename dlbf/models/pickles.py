@@ -26,12 +26,16 @@ __all__ = ["MAX_PICKLE_BYTES", "open_pickle", "seal"]
 
 MAGIC = b"DLBFPKL\x01"
 MAX_PICKLE_BYTES = 1 << 28
+# Python hashes a tuple of tuples by recursion without a limit: as the key of a dict, one that is deep enough ends the
+# process.  Estimators go some ten deep.
+MAX_TUPLE_DEPTH = 500
 _HEAD = struct.Struct("<8sQ32s")
 
-# Exact names.  Every one builds plain data when called by a pickle: none runs a command, imports, opens or evaluates.
+# Exact names.  None of them runs a command, imports, opens or evaluates when a pickle calls it.  They do not make every
+# pickle harmless: who knows the secret can still describe arrays that end the process.  The tag keeps others out.
 _ALLOWED: dict[str, frozenset[str]] = {
     "sklearn.linear_model._stochastic_gradient": frozenset({"SGDClassifier"}),
-    "sklearn.linear_model._logistic": frozenset({"LogisticRegression"}),
+    "sklearn.linear_model._logistic": frozenset({"LogisticRegression", "LogisticRegressionCV"}),
     "sklearn.svm._classes": frozenset({"LinearSVC"}),
     "sklearn.naive_bayes": frozenset({"GaussianNB"}),
     "sklearn.tree._classes": frozenset({"DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifier"}),
@@ -49,12 +53,27 @@ _ALLOWED: dict[str, frozenset[str]] = {
         {
             "CyHalfBinomialLoss",
             "CyExponentialLoss",
+            "CyHalfSquaredError",
+            "CyHuberLoss",
             "__pyx_unpickle_CyHalfBinomialLoss",
             "__pyx_unpickle_CyExponentialLoss",
+            "__pyx_unpickle_CyHalfSquaredError",
+            "__pyx_unpickle_CyHuberLoss",
         }
     ),
     "sklearn._loss.link": frozenset({"LogitLink", "HalfLogitLink", "Interval"}),
-    "sklearn.linear_model._sgd_fast": frozenset({"Log", "Hinge", "ModifiedHuber", "SquaredHinge"}),
+    "sklearn.linear_model._sgd_fast": frozenset(
+        {
+            "Log",
+            "Hinge",
+            "ModifiedHuber",
+            "SquaredHinge",
+            "SquaredLoss",
+            "Huber",
+            "EpsilonInsensitive",
+            "SquaredEpsilonInsensitive",
+        }
+    ),
     "numpy": frozenset({"ndarray", "dtype", "float64", "float32", "int64", "int32", "uint8", "bool_"}),
     "numpy._core.multiarray": frozenset({"_reconstruct", "scalar"}),
     "numpy.core.multiarray": frozenset({"_reconstruct", "scalar"}),
@@ -120,9 +139,67 @@ def seal(estimator: Any, secret: bytes) -> bytes:
     return head + _tag(head, data, secret) + data
 
 
+_GLOBAL = -1  # in place of a depth: a class or function itself
+
+
+class _Depths:
+    """How deep tuples are nested in each object of an unpickler's stack; at least that, never less."""
+
+    def __init__(self) -> None:
+        self.stack: list[int] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, int] = {}
+
+    def _pop(self, n: int) -> int:
+        if n > len(self.stack) - (self.marks[-1] if self.marks else 0):
+            raise FormatError("the pickle takes more than it has put down; nothing was run")
+        taken = self.stack[len(self.stack) - n :]
+        del self.stack[len(self.stack) - n :]
+        return max(taken, default=0)
+
+    def _pop_mark(self) -> int:
+        if not self.marks:
+            raise FormatError("the pickle has no mark where it needs one; nothing was run")
+        deepest = self._pop(len(self.stack) - self.marks[-1])
+        self.marks.pop()
+        return deepest
+
+    def step(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
+        name = opcode.name
+        if name == "MARK":
+            self.marks.append(len(self.stack))
+        elif name == "STACK_GLOBAL":
+            self._pop(2)
+            self.stack.append(_GLOBAL)
+        elif name == "BUILD" and self.stack[-2:-1] == [_GLOBAL]:
+            raise FormatError("the pickle changes a class or function instead of an object; nothing was run")
+        elif name in ("GET", "BINGET", "LONG_BINGET"):
+            self.stack.append(self.memo.get(int(argument), 0))
+        elif name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            deepest = self._pop(1)
+            self.stack.append(deepest)
+            self.memo[len(self.memo) if argument is None else int(argument)] = deepest
+        elif name == "DUP":
+            self.stack += [self._pop(1)] * 2
+        elif name == "POP" and len(self.stack) == (self.marks[-1] if self.marks else 0):
+            self._pop_mark()
+        elif pickletools.markobject in opcode.stack_before:
+            below = opcode.stack_before.index(pickletools.markobject)
+            self._push(opcode, max(self._pop_mark(), self._pop(below)))
+        else:
+            self._push(opcode, self._pop(len(opcode.stack_before)))
+
+    def _push(self, opcode: pickletools.OpcodeInfo, deepest: int) -> None:
+        depth = deepest + opcode.name.startswith("TUPLE")
+        if depth > MAX_TUPLE_DEPTH:
+            raise FormatError(f"the pickle nests more than {MAX_TUPLE_DEPTH} tuples; nothing was run")
+        self.stack += [depth] * len(opcode.stack_after)
+
+
 def _check_opcodes(data: bytes | memoryview) -> None:
-    """Refuse what could exhaust memory or reach outside, before any of it is executed."""
+    """Refuse what could exhaust memory or the stack or reach outside, before any of it is executed."""
     size = len(data)
+    depths = _Depths()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(bytes(data))):
             if opcode.name in _FORBIDDEN_OPCODES:
@@ -134,6 +211,7 @@ def _check_opcodes(data: bytes | memoryview) -> None:
                 raise FormatError(f"the pickle stores at place {argument} after {count} steps; nothing was run")
             if isinstance(argument, int) and argument.bit_length() > 4096:
                 raise FormatError(f"the pickle holds a number of {argument.bit_length()} bits; nothing was run")
+            depths.step(opcode, argument)
     except FormatError:
         raise
     except Exception as error:

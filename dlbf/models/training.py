@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlbf.kernels.features import LEXICAL_NAMES
-from dlbf.models.compiling import compile, float_scores, score_rows
+from dlbf.models.compiling import LINEAR, class_name, compile, float_scores, score_rows
 from dlbf.models.features import Features, PackedKeys, guess_split_byte, guess_view
 from dlbf.models.measuring import Quality, filter_bits, measure
 from dlbf.models.model import KINDS, Model, no_model
@@ -26,6 +26,7 @@ Objective = Callable[[Quality, int], float]
 DEFAULT_BYTES = 8192
 AUTO_BYTES = 65536
 SMALLEST_BYTES = 256
+MOST_BYTES = 1 << 23  # of a table
 # Rows of one partial fit: large enough that scikit-learn's checks cost nothing, small enough that memory does not show.
 BATCH_ROWS = 32768
 # Gradient steps that a fit takes at least, if need be by going over few keys again.
@@ -233,7 +234,10 @@ def _train_bayes(task: _Task, features: Features | None, max_rows: int = 200_000
     def fit(matrix: Any, labels: npt.NDArray[np.int8]) -> Any:
         return GaussianNB(var_smoothing=1e-6).fit(matrix, labels)
 
-    return _fit_values(task, _value_features(task, features), max_rows, fit)
+    task.report("fit GaussianNB", 0.0)
+    found = _fit_values(task, _value_features(task, features), max_rows, fit)
+    task.report("fit GaussianNB", 1.0)
+    return found
 
 
 def _train_trees(
@@ -261,11 +265,28 @@ def _train_trees(
     return found
 
 
-def _train_given(task: _Task, estimator: Any, features: Features | None, kind: str) -> tuple[Model, Quality]:
-    chosen = features or (_table_features(task, 13) if kind in ("ngram", "svm") else _value_features(task, None))
+def _train_given(
+    task: _Task, estimator: Any, features: Features | None, kind: str, max_bytes: int, weight_bits: int
+) -> tuple[Model, Quality]:
+    name = class_name(estimator)  # before anything is fitted
+    if features is None and kind in ("ngram", "svm"):
+        features = _table_features(task, max(4, min(24, (max_bytes * 8 // weight_bits).bit_length() - 1)))
+    chosen = _value_features(task, features)
+    if chosen.view == "ngram" and name not in LINEAR:
+        raise TypeError(f"a {name} over the ngram view cannot be compiled; use kind='trees' or the lexical view")
     matrix, labels = _sample_matrix(task, chosen, 200_000)
-    model = compile(estimator.fit(matrix, labels), chosen)
+    model = compile(estimator.fit(matrix, labels), chosen, weight_bits=weight_bits)
     return model, task.quality(model)
+
+
+def _check_view(kind: str, features: Features | None) -> None:
+    """Refuse a view that the kind cannot be fitted on."""
+    if features is None or kind == "svm":
+        return
+    if kind == "auto":
+        raise ValueError("auto chooses the view itself; name a kind with features=")
+    if (kind == "ngram") != (features.view == "ngram"):
+        raise ValueError(f"kind {kind!r} is not fitted on the {features.view} view")
 
 
 def _side_by_side(work: Callable[[int], T], items: Sequence[int]) -> list[T]:
@@ -327,6 +348,7 @@ def _train_auto(task: _Task, max_bytes: int, candidates: list[dict[str, Any]]) -
     try_sizes((middle - 1, middle + 1))
     rest: list[Callable[[], tuple[Model, Quality]]] = [
         lambda: _train_bayes(task, None, 20_000),
+        lambda: _train_trees(task, min(max_bytes, SMALLEST_BYTES), None, 10_000),
         lambda: _train_trees(task, min(max_bytes, 2048), None, 10_000),
         lambda: _train_svm(task, min(max_bytes, 4096), 4, None, 10_000),
     ]
@@ -352,13 +374,16 @@ def _train_auto(task: _Task, max_bytes: int, candidates: list[dict[str, Any]]) -
         for model, quality in _side_by_side(finish, finalists):
             consider(model, quality, False)
     elif kind == "trees":
-        for n_bytes in (1024, 2048, 4096, 8192):
-            if n_bytes <= max_bytes:
-                consider(*_train_trees(task, n_bytes, None), False)
+        for n_bytes in sorted({min(max_bytes, n) for n in (SMALLEST_BYTES, 512, 1024, 2048, 4096, 8192)}):
+            model, quality = _train_trees(task, n_bytes, None)
+            if model.nbytes <= max_bytes:
+                consider(model, quality, False)
     elif kind == "svm":
         consider(*_train_svm(task, min(max_bytes, 8192), 4, None), False)
     else:
-        consider(*_train_bayes(task, None), False)
+        model, quality = _train_bayes(task, None)
+        if model.nbytes <= max_bytes:
+            consider(model, quality, False)
     if best is None or best[0] > (1 - MIN_SAVING) * plain:
         return no_model(), None
     return best[1], best[2]
@@ -376,7 +401,7 @@ def train(
     n_regions: int = 8,
     n_keys: int | None = None,
     objective: Objective | None = None,
-    features: Features | None = None,
+    features: Features | str | None = None,
     estimator: Any = None,
     weight_bits: int = 8,
     epochs: int | None = None,
@@ -407,7 +432,7 @@ def train(
     objective : callable, optional
         ``objective(quality, n_bytes)`` gives the total bits per key, instead of the estimate for ``fpr`` and
         ``deletability``.
-    features : Features, optional
+    features : Features or str, optional
         The view to learn from; chosen by looking at the keys by default.
     estimator : object, optional
         An unfitted estimator of the same kind, to be fitted instead of the default one.
@@ -445,8 +470,16 @@ def train(
     started = time.perf_counter()
     if kind not in (*KINDS[1:], "auto"):
         raise ValueError(f"kind must be one of {', '.join(KINDS[1:])} or auto; found {kind!r}")
-    if max_bytes is not None and max_bytes < 16:
-        raise ValueError(f"max_bytes must be at least 16, found {max_bytes}")
+    if max_bytes is not None and (not isinstance(max_bytes, int | np.integer) or max_bytes < 16):
+        raise ValueError(f"max_bytes must be a whole number of at least 16, found {max_bytes!r}")
+    if weight_bits not in (4, 8):
+        raise ValueError(f"weight_bits must be 4 or 8, found {weight_bits!r}")
+    if isinstance(features, str):
+        features = Features(features)
+    if estimator is None:
+        _check_view(kind, features)
+    elif kind == "auto":
+        raise ValueError("auto chooses the estimator itself; name a kind with estimator=")
     try:
         import sklearn  # noqa: F401
     except ImportError:
@@ -481,9 +514,9 @@ def train(
     size = max_bytes or (AUTO_BYTES if kind == "auto" else DEFAULT_BYTES)
     quality: Quality | None
     if kind == "auto":
-        model, quality = _train_auto(task, size, candidates)
+        model, quality = _train_auto(task, min(size, MOST_BYTES), candidates)
     elif estimator is not None:
-        model, quality = _train_given(task, estimator, features, kind)
+        model, quality = _train_given(task, estimator, features, kind, size, weight_bits)
     elif kind == "ngram":
         model, quality = _train_ngram(task, size, weight_bits, features)
     elif kind == "svm":
@@ -492,6 +525,8 @@ def train(
         model, quality = _train_bayes(task, features)
     else:
         model, quality = _train_trees(task, size, features)
+    if max_bytes is not None and model.nbytes > max_bytes:
+        raise ValueError(f"the {model.kind} model needs {model.nbytes} bytes, max_bytes is {max_bytes}")
     model._secret = secret
     model.report.update(
         n_keys=len(task.key_rows),
