@@ -4,6 +4,7 @@ import contextlib
 import logging
 import mmap
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,10 @@ def open_environment(
         room = Room(path / DATA_FILE, mapped=True)
         size = room.fitting(map_size or 0)
         reserve_lock_file(path / READERS_FILE, max_readers)
-        # LMDB takes only an empty file for a new one, and makes that as long as the map.
-        (room.reserve if room.n_bytes else room.check)(size)
+        # LMDB takes only an empty file for a new one, and makes that as long as the map; what is somebody else's it
+        # refuses, and that is to stay as it is.
+        is_ours = room.has_at(META_MAGIC_OFFSET, META_MAGIC.to_bytes(4, sys.byteorder))
+        (room.reserve if is_ours else room.check)(size)
         env = _open(path, size, {"writemap": True, **options})
         room.reserve(env.info()["map_size"])
         return env, room
@@ -83,11 +86,13 @@ def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> Any:
     """The environment, with as large a map as there may be if none is given."""
     size = max(map_size or DEFAULT_MAP_BYTES, LEAST_MAP_BYTES)
     while True:
+        least = LEAST_MAP_BYTES
         try:
             if not options.get("writemap"):
                 # LMDB would take no more than what is committed, and then another process commits the next page.
                 with contextlib.suppress(FileNotFoundError):
-                    size = max(size, (path / DATA_FILE).stat().st_size + LEAST_MAP_BYTES)
+                    least += (path / DATA_FILE).stat().st_size
+                size = max(size, least)
             return lmdb.open(
                 str(path),
                 map_size=size,
@@ -96,9 +101,9 @@ def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> Any:
                 readahead=False,
                 **options,
             )
-        except (lmdb.MemoryError, MemoryError):
-            if map_size is not None or size <= LEAST_MAP_BYTES:
-                raise
+        except (lmdb.MemoryError, MemoryError) as error:
+            if map_size is not None or size <= least:
+                raise _no_memory(path, size, error) from error
             size //= 4
         except lmdb.MapResizedError:
             continue  # it has grown by more than that
@@ -110,10 +115,19 @@ def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> Any:
                 ) from error
             if isinstance(error, lmdb.InvalidError):
                 raise StoreError(f"{path}: data.mdb is not an LMDB file ({error}); restore a backup") from error
-            if "Cannot allocate" in str(error) and map_size is None and size > LEAST_MAP_BYTES:
+            if "Cannot allocate" in str(error):
+                if map_size is not None or size <= least:
+                    raise _no_memory(path, size, error) from error
                 size //= 4
                 continue
             raise StoreError(f"{path}: LMDB cannot open it: {error}") from error
+
+
+def _no_memory(path: Path, size: int, error: Exception) -> StoreError:
+    return StoreError(
+        f"{path}: this process may not map the {size:,} bytes that are needed ({error}); raise its limit of address "
+        "space (ulimit -v), or open the store with a smaller map_size if one was given"
+    )
 
 
 def map_meta_pages(path: Path, env: Any) -> mmap.mmap | None:

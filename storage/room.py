@@ -18,6 +18,7 @@ import mmap
 import os
 import sys
 import weakref
+from io import FileIO
 from pathlib import Path
 from typing import NoReturn
 
@@ -62,20 +63,24 @@ class Room:
     def __init__(self, path: Path, mapped: bool) -> None:
         self.path = path
         self.mapped = mapped
-        self._descriptor = -1
+        # A file object: it closes its descriptor once, whatever interrupts that, and when it is collected.
+        self._file: FileIO | None = None
         if not mapped and (fcntl is None or sys.platform != "linux"):
             return
         try:
             if mapped:
                 self._check_system()
                 self._check_file_system()
-            flags = os.O_RDWR | os.O_CREAT if mapped else os.O_RDONLY
-            self._descriptor = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o644)
+            self._file = FileIO(path, "r+" if mapped else "r", opener=_open_or_make if mapped else None)
             _open_rooms.add(self)
             self._lock()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def _descriptor(self) -> int:
+        return -1 if self._file is None or self._file.closed else self._file.fileno()
 
     def _check_system(self) -> None:
         if sys.platform != "linux" or ctypes.sizeof(ctypes.c_long) != 8:
@@ -114,6 +119,10 @@ class Room:
     def n_bytes(self) -> int:
         """Length of the file."""
         return os.fstat(self._descriptor).st_size
+
+    def has_at(self, offset: int, mark: bytes) -> bool:
+        """Whether the file has these bytes there."""
+        return os.pread(self._descriptor, len(mark), offset) == mark
 
     def reserve(self, n_bytes: int) -> None:
         """See to it that the file has at least so many bytes, all with a place on the disk.
@@ -168,14 +177,18 @@ class Room:
 
     def close(self) -> None:
         """Give the lock back."""
-        descriptor, self._descriptor = self._descriptor, -1
-        _open_rooms.discard(self)
-        if descriptor >= 0:
+        if self._file is not None:
             with contextlib.suppress(OSError):
-                os.close(descriptor)
+                self._file.close()
+        _open_rooms.discard(self)
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_file"):  # else its making was interrupted
+            self.close()
+
+
+def _open_or_make(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o644)
 
 
 def reserve_lock_file(path: Path, max_readers: int) -> None:

@@ -871,6 +871,50 @@ def test_answers_are_the_same_in_another_process_with_another_hash_seed(tmp_path
             assert answers == "".join(str(int(key in f)) for key in keys)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(
+    "how", ["f.add(b'x')", "f.update([b'x'])", "f.discard(b'key')", "f.clear()", "f.update(keys())"]
+)
+def test_child_cannot_change_the_file_that_its_parent_has_open(how, tmp_path):
+    """Nothing keeps the two apart: keys of the parent were lost, and after its close() the sums did not hold."""
+    path = tmp_path / "f"
+    dlbf.CuckooFilter(1000).save(path)
+    program = f"""
+import os, sys, dlbf
+def keys():
+    if os.getpid() == parent:
+        global child
+        child = os.fork()
+    yield b"x"
+parent, child = os.getpid(), None
+f = dlbf.open_filter(sys.argv[1], "r+")
+f.add(b"key")
+if "keys()" not in {how!r}:
+    child = os.fork()
+if os.getpid() == parent and child is not None:
+    os.waitpid(child, 0)
+    f.close()
+    sys.exit()
+try:
+    {how}
+except dlbf.ReadOnlyError as error:
+    assert "fork()" in str(error)
+    assert b"key" in f and not f.is_writable
+    g = f.copy()
+    g.add(b"y")
+    print("refused", flush=True)
+    f.close()
+    os._exit(0)
+if os.getpid() == parent:
+    os.waitpid(child, 0)
+    f.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("refused\n", 0), done.stderr
+    with dlbf.open_filter(path, "r+") as f:
+        assert b"key" in f
+
+
 if __name__ == "__main__":
     for filter_name, filter_ in golden_filters().items():
         (DATA / f"{filter_name}.{sys.argv[1]}.bin").write_bytes(filter_.to_bytes())

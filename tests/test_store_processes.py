@@ -9,6 +9,7 @@ import time
 
 import lmdb
 import pytest
+from conftest import skip_without_writemap
 
 from dlbf.errors import StoreError
 from dlbf.storage import Store
@@ -324,3 +325,30 @@ def test_busy_readers_and_a_writer_miss_nothing(path):
 @pytest.mark.slow
 def test_busy_readers_and_a_writer_miss_nothing_for_a_minute(path):
     busy(path, 60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("options", ["readonly=True", "sync='none'", "sync='none', writemap=True", "map_size=1 << 30"])
+def test_data_larger_than_the_address_space_is_an_error(tmp_path, options):
+    """Opening tried the same size for ever; or LMDB's own error came out."""
+    if "writemap" in options:
+        skip_without_writemap(tmp_path)
+    path = tmp_path / "store"
+    with Store(path, sync="none") as store:
+        store[b"key"] = bytes(80 << 20)
+    program = f"""
+import resource, sys
+from dlbf.errors import StoreError
+from dlbf.storage import Store
+now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (64 << 20),) * 2)
+try:
+    Store(sys.argv[1], {options})
+except StoreError as error:
+    assert "may not map" in str(error), error
+    print("refused")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "refused\n", done.stderr

@@ -1038,3 +1038,27 @@ def test_opening_with_a_small_map_while_another_process_appends(path):
                     assert store.get(b"0") in (None, bytes(8000))
         finally:
             writer.kill()
+
+
+def test_signal_handler_may_close_the_store_and_end_the_process_while_a_transaction_begins(tmp_path):
+    """The write lock, which that gave back, was given back again: RuntimeError instead of the end."""
+    program = """
+import os, signal, sys
+from dlbf.storage import Store
+store = Store(sys.argv[1])
+def end(number, frame):
+    store.close()
+    sys.exit(7)
+signal.signal(signal.SIGTERM, end)
+before = Store._begin_locked
+def begin(store):
+    txn = before(store)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return txn
+Store._begin_locked = begin
+store.update({b"a": b"1"})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "store"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (7, "")

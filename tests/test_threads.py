@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -480,3 +481,103 @@ def test_thread_that_has_a_reader_may_fork():
             os._exit(0 if b"a" in reader and b"a" in f else 1)
         assert os.waitpid(child, 0)[1] == 0
     f.add(b"b")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_signal_does_not_end_the_wait_of_who_forks():
+    """Python forks all the same when a handler raises there: the child hung, and the exception was only printed."""
+    program = """
+import os, signal, threading, time, dlbf
+f = dlbf.CountingBloomFilter(2_000_000)
+keys = [b"%d" % i for i in range(200_000)]
+f.update(keys)
+ended = False
+def work():
+    while not ended:
+        f.contains_many(keys)
+        f.update(keys[:20_000])
+def ring(number, frame):
+    global rung
+    rung = True
+    raise TimeoutError
+signal.signal(signal.SIGALRM, ring)
+threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+for thread in threads:
+    thread.start()
+hung = lost = 0
+for i in range(100):
+    child, rung = None, False
+    signal.setitimer(signal.ITIMER_REAL, 0.0001 + i % 50 * 0.00005)
+    try:
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, 5)
+            f.contains_many(keys[:10])
+            f.update(keys[:10])
+            os._exit(0)
+        while not rung:
+            time.sleep(0.001)
+        lost += 1  # it was raised where nobody could catch it
+    except TimeoutError:
+        pass
+    while True:
+        try:
+            hung += os.wait()[1] != 0
+        except ChildProcessError:
+            break
+ended = True
+for thread in threads:
+    thread.join()
+print(hung, lost)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.stdout, done.stderr) == ("0 0\n", "")
+
+
+@pytest.mark.parametrize("what", ["contains_many", "in", "add", "update", "reader"])
+def test_thread_that_writes_batch_after_batch_starves_nobody(what):
+    """It gives the GIL up only inside of its batches, so whoever else got it found the filter taken, for ever."""
+    f = dlbf.CuckooFilter(20_000)
+    # Batches of a millisecond: others wake up in them.
+    # Between them less than the five after which the GIL changes hands.
+    coming, own = url_keys(5000, seed=3), url_keys(100, seed=4)
+    f.update(own)
+    ended = threading.Event()
+    times = []
+
+    def write():
+        while not ended.is_set():
+            for key in coming:
+                f.add(key)
+            f.remove_many(coming)
+
+    def other():
+        for _ in range(20):
+            if what == "contains_many":
+                assert f.contains_many(own).all()
+            elif what == "in":
+                assert own[0] in f
+            elif what == "add":
+                f.add(b"another")
+                f.remove(b"another")
+            elif what == "update":
+                f.update([b"another"] * 3)
+                f.remove_many([b"another"] * 3)
+            else:
+                with FilterReader(f) as reader:
+                    assert own[0] in reader
+            times.append(time.monotonic())
+
+    sys.setswitchinterval(0.005)  # as it is outside of these tests: others are not let in by force
+    threads = [threading.Thread(target=work, daemon=True) for work in (write, other)]
+    threads[0].start()
+    time.sleep(0.05)
+    threads[1].start()
+    threads[1].join(30)
+    n_done = len(times)
+    ended.set()
+    for thread in threads:
+        thread.join()
+    # Some ten milliseconds for all of them; without turns none in half a minute.
+    assert n_done == 20

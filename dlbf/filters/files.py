@@ -200,6 +200,18 @@ def _close_all() -> None:
             filter_.close()
 
 
+def _inherit_all() -> None:
+    """In a child of fork(): its parent's files are not its own to change."""
+    for reference in list(_MAPPED.values()):
+        filter_ = reference()
+        if filter_ is not None and filter_._file.writable:
+            filter_._inherit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_inherit_all)
+
+
 def open_filter(
     path: str | os.PathLike[str], mode: str = "r", *, secret: bytes | None = None, recover: bool = False
 ) -> Any:
@@ -211,8 +223,8 @@ def open_filter(
         A file written by ``filter.save``.
     mode : {"r", "r+"}
         ``"r"``: read-only and usable at once, whatever its size; each 16 KiB are checked against their sum when first
-        touched.  ``"r+"``: changes go to the file; the whole file is checked now and summed again by ``close()``, in
-        this process and not in those forked from it.
+        touched.  ``"r+"``: changes go to the file; the whole file is checked now and summed again by ``close()``.  Both
+        in this process alone: those forked from it can only read it.
     secret : bytes, optional
         The secret it was made with, if any.
     recover : bool

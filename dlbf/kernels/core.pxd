@@ -32,6 +32,7 @@ cdef class FilterCore:
     cdef Py_buffer view
     cdef bint has_view
     cdef bint writable
+    cdef bint inherited         # the file of the process that this one was forked from
     cdef uint8_t* data
     cdef readonly Py_ssize_t n_payload_bytes
     cdef HashKey hash_key

@@ -20,13 +20,13 @@ from libc.string cimport memcpy, memset
 from dlbf.kernels.hashing cimport hash_chunk, hash_for_filter, hash_key, hash_key_from, xxh3
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open
 from dlbf.kernels.types cimport (
-    Crowd, gate_read, gate_read_done, gate_read_one, gate_read_one_done, gate_write, gate_write_done, gate_write_one,
-    gate_try_read, gate_write_one_done, likely, load64, unlikely,
+    Crowd, gate_pause, gate_read, gate_read_done, gate_read_one, gate_read_one_done, gate_write, gate_write_done,
+    gate_write_one, gate_try_read, gate_write_one_done, likely, load64, unlikely,
 )
 
 import os
 from _thread import allocate_lock
-from time import monotonic, sleep
+from time import monotonic
 
 import numpy as np
 
@@ -48,14 +48,18 @@ cdef object fork_turn = allocate_lock()
 
 
 def _before_fork():
-    """Keep batches out of all filters, and wait for those that are under way."""
+    """Keep batches out of all filters, and wait for those that are under way.
+
+    No signal handler may run here: Python only prints what it raises, and forks before the batches have ended.
+    """
     cdef double end = monotonic() + FORK_PATIENCE_SECONDS
     if crowd.forker == PyThread_get_thread_ident():
         return
-    fork_turn.acquire()
+    while not fork_turn.acquire(False):
+        gate_pause()
     crowd.forker = PyThread_get_thread_ident()
     while crowd.inside > 0 and monotonic() < end:
-        sleep(0.0002)
+        gate_pause()
 
 
 def _after_fork():
@@ -115,6 +119,7 @@ cdef class FilterCore:
         self.view = view
         self.has_view = True
         self.writable = writable and sums is None
+        self.inherited = False
         self.owner = buffer
         self.data = <uint8_t*>view.buf
         self.n_payload_bytes = view.len
@@ -141,6 +146,11 @@ cdef class FilterCore:
         self.sums = None
         self.checked = None
         self.n_unchecked = 0
+
+    def _inherit(self):
+        """In a child of fork(): the buffer is shared with the parent, which no gate keeps apart from this process."""
+        self.inherited = self.writable
+        self.writable = False
 
     def _payload(self):
         """The buffer itself as a memoryview, all of it checked; whoever writes to it must be alone."""
@@ -192,6 +202,11 @@ cdef class FilterCore:
     cdef int _need_writable(self) except -1:
         if unlikely(not self.writable):
             self._need_open()
+            if self.inherited:
+                raise ReadOnlyError(
+                    "this filter is a file that the process before fork() has open with mode='r+', and that alone "
+                    "changes it; open the file here when it is closed there, or change a copy (filter.copy())"
+                )
             raise ReadOnlyError(
                 "this filter is mapped read-only; open it with mode='r+', or change a copy (filter.copy())"
             )
@@ -603,7 +618,7 @@ cdef class FilterCore:
                     answers = <uint8_t*>PyByteArray_AS_STRING(out)
                 if more == 0:
                     return out
-                self._need_no_reader()  # what brings the keys may have opened one
+                self._need_writable()  # what brings the keys may have opened a reader, or forked
             gate_write(&self.gate)
             if self.data == NULL:
                 gate_write_done(&self.gate)

@@ -112,7 +112,9 @@ static inline uint64_t dlbf_rotl64(uint64_t x, int r) { return (x << r) | (x >> 
 
 /* The gate: batches work on a filter's bytes without the GIL, so they need a lock of
  * their own.  state > 0: that many reading batches; -1: one writing batch; 0: free.
- * `waiting` counts writers, so that a stream of readers cannot starve them.
+ * `waiting` counts writers, so that a stream of readers cannot starve them.  A thread that writes one batch after another
+ * starves nobody either: it takes and leaves the gate with the GIL and gives that up only in between, so others would
+ * never find the gate open.  Hence a writer that comes after another one lets those go first who want to come in.
  *
  * Operations on one key hold the GIL throughout; with a GIL they only have to see that no
  * batch is in the way, without one they take the gate like everyone else.
@@ -129,6 +131,8 @@ typedef struct {
     int32_t state;
     int32_t waiting;
     int32_t held; /* readers that stay for long (dlbf.capi.FilterReader), counted in state as well */
+    int32_t wanted; /* somebody has found the gate closed since a writer last looked here */
+    int32_t wrote; /* nobody has come in since the last writing batch */
     dlbf_crowd *crowd;
 } dlbf_gate;
 
@@ -144,12 +148,14 @@ static inline void dlbf_gate_pause(void) {
 }
 #if defined(__GNUC__) || defined(__clang__)
 static inline int32_t dlbf_gate_load(int32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+static inline void dlbf_gate_set(int32_t *p, int32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 static inline void dlbf_gate_add(int32_t *p, int32_t d) { __atomic_fetch_add(p, d, __ATOMIC_ACQ_REL); }
 static inline int dlbf_gate_cas(int32_t *p, int32_t from, int32_t to) {
     return __atomic_compare_exchange_n(p, &from, to, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 #else /* no atomics known: correct with the GIL, which is then required */
 static inline int32_t dlbf_gate_load(int32_t *p) { return *p; }
+static inline void dlbf_gate_set(int32_t *p, int32_t v) { *p = v; }
 static inline void dlbf_gate_add(int32_t *p, int32_t d) { *p += d; }
 static inline int dlbf_gate_cas(int32_t *p, int32_t from, int32_t to) {
     if (*p != from) return 0;
@@ -176,13 +182,29 @@ static inline void dlbf_gate_leave(dlbf_gate *g, int32_t change) {
     dlbf_gate_add(&g->state, change);
     dlbf_gate_add(&g->crowd->inside, -1);
 }
+/* Before a closed gate. */
+static inline void dlbf_gate_stand(dlbf_gate *g) {
+    dlbf_gate_set(&g->wanted, 1);
+    dlbf_gate_pause();
+}
 static inline void dlbf_gate_read(dlbf_gate *g) {
     for (;;) {
         int32_t s = dlbf_gate_load(&g->state);
         /* No writer can come in before the long readers have gone, so nobody need stand back for one; and
          * who holds such a reader must not wait for a writer that waits for it. */
         if (s >= 0 && (dlbf_gate_load(&g->waiting) == 0 || dlbf_gate_load(&g->held) > 0) &&
-            dlbf_gate_enter(g, s, s + 1)) return;
+            dlbf_gate_enter(g, s, s + 1)) break;
+        dlbf_gate_stand(g);
+    }
+    dlbf_gate_set(&g->wrote, 0);
+}
+/* Let others go first, if there are any that still ask: in a child of fork() there may be none any more. */
+static inline void dlbf_gate_yield(dlbf_gate *g) {
+    for (int i = 0; i < 64 && dlbf_gate_load(&g->wrote); i++) {
+        if (i % 8 == 0) {
+            if (!dlbf_gate_load(&g->wanted)) return;
+            dlbf_gate_set(&g->wanted, 0);
+        }
         dlbf_gate_pause();
     }
 }
@@ -199,14 +221,19 @@ static inline void dlbf_gate_hold_done(dlbf_gate *g) {
     dlbf_gate_read_done(g);
 }
 static inline void dlbf_gate_write(dlbf_gate *g) {
+    dlbf_gate_yield(g);
     for (int entered = 0; !entered;) {
         while (dlbf_gate_shut(g)) dlbf_gate_pause();
         dlbf_gate_queue(g, 1);
-        while (!(entered = dlbf_gate_enter(g, 0, -1)) && !dlbf_gate_shut(g)) dlbf_gate_pause();
+        while (!(entered = dlbf_gate_enter(g, 0, -1)) && !dlbf_gate_shut(g)) dlbf_gate_stand(g);
         dlbf_gate_queue(g, -1);
     }
+    dlbf_gate_set(&g->wrote, 0);
 }
-static inline void dlbf_gate_write_done(dlbf_gate *g) { dlbf_gate_leave(g, 1); }
+static inline void dlbf_gate_write_done(dlbf_gate *g) {
+    dlbf_gate_set(&g->wrote, 1);
+    dlbf_gate_leave(g, 1);
+}
 
 #ifdef Py_GIL_DISABLED
 #define dlbf_gate_read_one(g) dlbf_gate_read(g)
@@ -219,7 +246,10 @@ static inline int dlbf_gate_try_read(dlbf_gate *g) {
 #define dlbf_gate_write_one_done(g) dlbf_gate_write_done(g)
 #else
 static inline void dlbf_gate_read_one(dlbf_gate *g) {
-    while (dlbf_unlikely(g->state < 0)) dlbf_gate_pause();
+    while (dlbf_unlikely(g->state < 0)) {
+        dlbf_gate_stand(g);
+        if (g->state >= 0) dlbf_gate_set(&g->wrote, 0);
+    }
 }
 #define dlbf_gate_read_one_done(g) ((void)(g))
 #define dlbf_gate_try_read(g) ((g)->state >= 0)
@@ -227,8 +257,9 @@ static inline void dlbf_gate_write_one(dlbf_gate *g) {
     while (dlbf_unlikely(g->state != 0)) {
         while (dlbf_gate_shut(g)) dlbf_gate_pause();
         dlbf_gate_queue(g, 1);
-        while (g->state != 0 && !dlbf_gate_shut(g)) dlbf_gate_pause();
+        while (g->state != 0 && !dlbf_gate_shut(g)) dlbf_gate_stand(g);
         dlbf_gate_queue(g, -1);
+        if (g->state == 0) dlbf_gate_set(&g->wrote, 0);
     }
 }
 #define dlbf_gate_write_one_done(g) ((void)(g))

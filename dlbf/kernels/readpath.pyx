@@ -874,15 +874,20 @@ cdef class WritePath(ReadPath):
 
     def _begin_write(self):
         """Take the write lock and begin LMDB's transaction; ``_end_write`` must follow."""
+        cdef uint64_t number
         self._check_process()
         if self.readonly:
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
         self._take(True)
+        number = self.n_taken
         try:
             self._quick_changes = 0
             return self._begin_locked()
-        except BaseException:
-            self._give()
+        except BaseException as error:
+            # Unless a signal handler has closed the store, and given it back.
+            if self._writer == PyThread_get_thread_ident() and self.n_taken == number:
+                self._give()
+            self._blame_closing(error)
             raise
 
     def _begin_txn(self):

@@ -31,9 +31,12 @@ cdef extern from "portable.h":
         int32_t state
         int32_t waiting
         int32_t held
+        int32_t wanted
+        int32_t wrote
         Crowd* crowd
 
     # All of these are called with the GIL held; they give it up while they wait.
+    void gate_pause "dlbf_gate_pause"() noexcept
     void gate_read "dlbf_gate_read"(Gate* g) noexcept
     void gate_read_done "dlbf_gate_read_done"(Gate* g) noexcept
     void gate_hold "dlbf_gate_hold"(Gate* g) noexcept
