@@ -120,7 +120,10 @@ def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> Any:
                     raise _no_memory(path, size, error) from error
                 size //= 4
                 continue
-            raise StoreError(f"{path}: LMDB cannot open it: {error}") from error
+            hint = ""
+            if "Permission denied" in str(error):
+                hint = "; whoever opens a store, for reading too, must be able to write its lock.mdb"
+            raise StoreError(f"{path}: LMDB cannot open it: {error}{hint}") from error
 
 
 def _no_memory(path: Path, size: int, error: Exception) -> StoreError:

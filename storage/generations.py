@@ -233,8 +233,26 @@ def remainder(filter: Any) -> int:
         forgets = not filter.false_negatives and all(
             part.kind != format.KIND_DELETABLE for part, _, _ in filter._layout
         )
-        return int(filter.approximate_count()) if forgets else 0
-    return 0 if filter.KIND == format.KIND_DELETABLE else int(filter.approximate_count())
+        if not forgets:
+            return 0
+        stuck = 0
+        for number, (part, _, _) in enumerate(filter._layout):
+            if part.kind == format.KIND_DLEFT:
+                inside = filter._part_filter(number)
+                stuck += _stuck(inside)
+                inside._detach()
+        return max(0, int(filter.approximate_count()) - stuck)
+    if filter.KIND == format.KIND_DELETABLE:
+        return 0
+    stuck = _stuck(filter) if filter.KIND == format.KIND_DLEFT else 0
+    return int(filter.approximate_count()) - stuck
+
+
+def _stuck(filter: Any) -> int:
+    """What the counters of an emptied d-left filter still say if all of them were at their maximum once, where they
+    stay: three keys with one fingerprint do it."""
+    n_cells, total = filter._occupied()
+    return int(total) if total == n_cells * ((1 << filter.geometry.counter_bits) - 1) else 0
 
 
 def rebuilt_capacity(n_keys: int) -> int:

@@ -19,7 +19,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -52,12 +52,13 @@ from dlbf.storage.layout import (
     GuardInfo,
     Traffic,
 )
-from dlbf.storage.longkeys import Databases, prefix_end
+from dlbf.storage.longkeys import Databases
 from dlbf.storage.rebuild import Progress
 from dlbf.storage.replica import DAMAGE, SECRET, Unusable, read_checkpoint
 from dlbf.storage.report import RebuildReport, Verification
 from dlbf.storage.store import CLOSE_PATIENCE_SECONDS, Store
-from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
+from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_items, as_key, as_value
+from dlbf.storage.views import KeysRange
 
 __all__ = ["Guard"]
 
@@ -621,8 +622,7 @@ class Guard(Store):
 
     def update(self, other: Any = (), /, **more: bytes) -> None:
         """Store many items, in batches: one commit and at most one question to the engine for thousands of them."""
-        items = iter(other.items() if isinstance(other, Mapping) else other)
-        self._update(items)
+        self._update(iter(as_items(other)))
         self._update(iter(more.items()))
 
     def _update(self, items: Iterator[tuple[Key, bytes]]) -> None:
@@ -712,6 +712,18 @@ class Guard(Store):
     def _pop(self, key: bytes) -> bytes | None:
         value: bytes | None = self.get(key)
         return value if value is not None and self._delete(key) else None
+
+    def popitem(self) -> tuple[bytes, bytes]:
+        """Delete a key that the engine gives first and return it with its value; KeyError if there is none."""
+        item: tuple[bytes, bytes] = self._alone(self._popitem)
+        return item
+
+    def _popitem(self) -> tuple[bytes, bytes]:
+        for key in self.keys():
+            value = self._pop(key)
+            if value is not None:
+                return key, value
+        raise KeyError("popitem(): the engine has no keys")
 
     def setdefault(self, key: Key, default: bytes = b"") -> bytes:
         """The value of a key, which is stored first if it is not there."""
@@ -816,9 +828,9 @@ class Guard(Store):
         found: tuple[int, int] = self._within(super()._step, builder, n_keys)
         return found
 
-    def keys(  # type: ignore[override]
+    def keys(
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
-    ) -> Iterator[bytes]:
+    ) -> KeysRange:
         """Keys, in the engine's order.
 
         Parameters
@@ -831,15 +843,16 @@ class Guard(Store):
 
         Notes
         -----
-        What happens to the iterator when keys come and go meanwhile is up to the engine.
+        What happens to an iterator when keys come and go meanwhile is up to the engine.
         """
-        begin = as_key(prefix)
-        low = begin if start is None else max(begin, as_key(start))
-        end = prefix_end(begin) if begin else None
-        if stop is not None:
-            end = as_key(stop) if end is None else min(end, as_key(stop))
+        return super().keys(prefix, start, stop, reverse)
+
+    def _count_range(self, start: bytes, stop: bytes | None) -> int:
+        return sum(1 for _ in self._key_range(start, stop, False))
+
+    def _key_range(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[bytes]:
         self._check_process()
-        found = self._keys(low, end)
+        found = self._keys(start, stop)
         return iter(sorted(found, reverse=True)) if reverse else found
 
     def _keys(self, low: bytes, end: bytes | None) -> Iterator[bytes]:
@@ -850,11 +863,8 @@ class Guard(Store):
             elif key >= low:
                 yield key
 
-    def items(  # type: ignore[override]
-        self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values; see :meth:`keys`."""
-        keys = self.keys(prefix, start, stop, reverse)
+    def _item_range(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        keys = self._key_range(start, stop, reverse)
         while part := list(islice(keys, ITEMS_PER_READ)):
             for key, value in zip(part, self.engine.get_many(part), strict=True):
                 if value is not None:

@@ -145,6 +145,7 @@ from dlbf.kernels.journal import FLAG_REMOVED
 
 __all__ = [
     "DATABASES",
+    "DATA_DATABASES",
     "DATA_FILE",
     "FLAG_OMITTED",
     "FLAG_REMOVED",
@@ -165,6 +166,8 @@ __all__ = [
 ]
 
 DATABASES = ("data", "long", "filter", "journal", "meta", "model", "misses")
+# Those that cannot be made again from others.
+DATA_DATABASES = ("data", "long")
 # What LMDB calls its files.
 DATA_FILE = "data.mdb"
 READERS_FILE = "lock.mdb"

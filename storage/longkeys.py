@@ -4,12 +4,23 @@ See :mod:`dlbf.storage.layout` for the records.  All functions work inside a tra
 """
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from dlbf.errors import FormatError, StoreError
 from dlbf.storage.layout import HEAD_PART_BYTES, LONG_KEY, PART_BYTES, PLAIN_KEY_BYTES, LongState, node_key
 
-__all__ = ["Databases", "count_keys", "delete_long", "get_long", "is_plain", "long_state", "put_long", "scan"]
+__all__ = [
+    "Databases",
+    "count_keys",
+    "count_range",
+    "delete_long",
+    "get_long",
+    "is_plain",
+    "long_state",
+    "put_long",
+    "scan",
+]
 
 
 class Databases(NamedTuple):
@@ -157,26 +168,57 @@ def count_keys(txn: Any, dbs: Databases) -> int:
     return int(txn.stat(dbs.data)["entries"] + txn.stat(dbs.long)["entries"] - n_nodes)
 
 
-def _scan_node(txn: Any, dbs: Databases, node: int, before: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-    """All keys below a node, in order."""
+def _node_records(
+    txn: Any, dbs: Databases, node: int, bound: bytes | None, reverse: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    """Parts of keys and values below a node, in order: from the part ``bound`` on, in reverse back from it."""
     cursor = txn.cursor(dbs.long)
     first = node_key(node, b"")
     if reverse:
-        found = cursor.set_range(node_key(node + 1, b""))
-        found = cursor.prev() if found else cursor.last()
+        last = node_key(node + 1, b"") if bound is None else node_key(node, bound)
+        found = cursor.set_range(last)
+        if not (found and bound is not None and cursor.key() == last):
+            found = cursor.prev() if found else cursor.last()
         items = cursor.iterprev() if found else iter(())
     else:
-        items = cursor.iternext() if cursor.set_range(first) else iter(())
+        items = cursor.iternext() if cursor.set_range(node_key(node, bound or b"")) else iter(())
     for place, value in items:
         if place[:8] != first:
             return
-        part = place[8:]
-        if len(part) == PART_BYTES:
-            child = _node(value)
-            assert child is not None
-            yield from _scan_node(txn, dbs, child, before + part, reverse)
+        yield place[8:], value
+
+
+def _scan_node(
+    txn: Any, dbs: Databases, node: int, before: bytes, bound: bytes | None, reverse: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    """Keys that begin with ``before``, which ``node`` stands for, in order: from ``bound`` on, in reverse back from it.
+
+    Not by recursion: a key of a megabyte is two thousand nodes deep.
+    """
+
+    def bound_part(n_before: int) -> bytes | None:
+        return bound[n_before : n_before + PART_BYTES] if bound is not None else None
+
+    if bound is not None and not bound.startswith(before):
+        bound = None
+    # For each level its records, and the bound's part if the bound begins with what is above.
+    at = bound_part(len(before))
+    levels = [(_node_records(txn, dbs, node, at, reverse), at)]
+    parts = [before]
+    while levels:
+        records, at = levels[-1]
+        for part, value in records:
+            if len(part) == PART_BYTES:
+                child = _node(value)
+                assert child is not None
+                at = bound_part(len(before) + len(levels) * PART_BYTES) if part == at else None
+                levels.append((_node_records(txn, dbs, child, at, reverse), at))
+                parts.append(part)
+                break
+            yield b"".join(parts) + part, value
         else:
-            yield before + part, value
+            levels.pop()
+            parts.pop()
 
 
 def scan(
@@ -221,9 +263,11 @@ def scan(
         if len(place) == HEAD_PART_BYTES:
             node = _node(value)
             assert node is not None
-            for key, long_value in _scan_node(txn, dbs, node, place, reverse):
+            for key, long_value in _scan_node(txn, dbs, node, place, high if reverse else low, reverse):
                 if inside(key):
                     yield key, long_value
+                elif key < low if reverse else key >= low:
+                    return
             if (high is not None and place > high) if not reverse else place < low_place:
                 break
         elif inside(place):
@@ -232,6 +276,16 @@ def scan(
             break
     if empty is not None and reverse:
         yield b"", empty
+
+
+def count_range(txn: Any, dbs: Databases, low: bytes, high: bytes | None) -> int:
+    """Number of keys from ``low`` on and before ``high``; without their values, where no key is long."""
+    if long_state(txn, dbs).n_nodes:
+        return sum(1 for _ in scan(txn, dbs, b"", low, high))
+    cursor = txn.cursor(dbs.data)
+    keys = cursor.iternext(values=False) if cursor.set_range(low or b"\0") else iter(())
+    empty = not low and high != b"" and txn.get(node_key(0, b""), db=dbs.long) is not None
+    return empty + sum(1 for _ in (keys if high is None else takewhile(high.__gt__, keys)))
 
 
 def prefix_end(prefix: bytes) -> bytes | None:

@@ -185,7 +185,11 @@ def need_secret(store: "Store", dry_run: bool) -> None:
 
 
 def absent_now(store: "Store", negatives: Iterable[Any] | None, limit: int) -> list[bytes]:
-    """Absent keys that are asked for: those given, or the sampled ones; without any that is in the store by now."""
+    """Absent keys that are asked for: those given, or the sampled ones; without any that is in the store by now.
+
+    Each once: a program that polls for one key teaches nothing about others, and a key that is held out to measure with
+    must not be one that was learnt.
+    """
     rng = random.Random(0)
     found: list[bytes] = []
     if negatives is None:
@@ -196,6 +200,8 @@ def absent_now(store: "Store", negatives: Iterable[Any] | None, limit: int) -> l
     else:
         # A reservoir: uniform over what is given, however much that is.
         seen = 0
+        if isinstance(negatives, (str, bytes, bytearray, memoryview)):
+            read_keys(negatives)  # says that this is one key
         batches = iter(negatives)
         while batch := read_keys(list(islice(batches, 65536))):
             for key in batch:
@@ -204,6 +210,7 @@ def absent_now(store: "Store", negatives: Iterable[Any] | None, limit: int) -> l
                     found.append(key)
                 elif (at := rng.randrange(seen)) < limit:
                     found[at] = key
+    found = list(dict.fromkeys(found))
     absent: list[bytes] = []
     for first in range(0, len(found), SCAN_KEYS_PER_STEP):
         part = found[first : first + SCAN_KEYS_PER_STEP]

@@ -294,7 +294,10 @@ class Replica(ReplicaState):
         except (FormatError, ChecksumError) as error:
             raise Unusable(f"{error}; run rebuild()") from None
         except ValueError as error:
-            raise Unusable(f"{error} (or run rebuild() to make a new filter with a new secret)", SECRET) from None
+            where = "secret.key is missing or cannot be read, and no secret= was given: " if self.secret is None else ""
+            raise Unusable(
+                f"{where}{error} (or run rebuild() to make a new filter with a new secret)", SECRET
+            ) from None
 
     # --- writing
 

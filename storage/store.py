@@ -23,7 +23,8 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -39,6 +40,7 @@ from dlbf.storage import generations, journal, misses
 from dlbf.storage.drift import drift
 from dlbf.storage.environment import SYNC_MODES, map_meta_pages, open_environment
 from dlbf.storage.layout import (
+    DATA_DATABASES,
     DATA_FILE,
     DATABASES,
     FLAG_OMITTED,
@@ -49,14 +51,15 @@ from dlbf.storage.layout import (
     TAIL_KEY,
     StoreInfo,
 )
-from dlbf.storage.longkeys import Databases, scan
+from dlbf.storage.longkeys import Databases, count_range, scan
 from dlbf.storage.rebuild import rebuild
 from dlbf.storage.replica import Replica, read_traffic
 from dlbf.storage.report import Drift, RebuildReport, Stats, Verification
 from dlbf.storage.secret import SECRET_BYTES, make_secret, read_secret
-from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_key, as_value
+from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_items, as_value
 from dlbf.storage.upkeep import BEGIN_ERRORS, Overtaken, Upkeep, runs
 from dlbf.storage.verify import verify
+from dlbf.storage.views import ItemsRange, KeysRange, ValuesRange, bounds
 
 __all__ = ["Store"]
 
@@ -178,7 +181,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         super().__init__(Path(path), readonly, 0 if readonly else limit)
         self._close_lock = threading.RLock()
         self._estimate: tuple[tuple[int, int, int], float] | None = None  # see drift()
-        if (readonly or not create) and not (self.path / DATA_FILE).exists():
+        if (readonly or not create) and not self._has_data():
             raise StoreError(f"{self.path}: there is no store; expected a directory with data.mdb. Check the path")
         self._env, self._room = open_environment(
             self.path, map_size, max_readers, sync, readonly=readonly, writemap=writemap
@@ -192,6 +195,12 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             raise
 
     # --- opening
+
+    def _has_data(self) -> bool:
+        try:
+            return (self.path / DATA_FILE).exists()
+        except OSError as error:
+            raise StoreError(f"{self.path}: cannot be opened: {error}") from error
 
     def _open(self, fpr: float | None, secret: bytes | None, keyed: bool) -> None:
         env = self._env
@@ -267,12 +276,19 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
                 return Databases._make([*named, env.open_db()])
             except (lmdb.NotFoundError, lmdb.IncompatibleError, lmdb.ReadonlyError) as error:
                 raise StoreError(
-                    f"{self.path}: an LMDB environment, but not a store ({error}); check the path"
+                    f"{self.path}: an LMDB environment, but not a store, or a damaged one ({error}); check the path, "
+                    "or open it once without readonly=True"
                 ) from error
         with env.begin(write=True) as txn:
             is_new = txn.stat()["entries"] == 0
+            # One of ours that was dropped is made anew, so that the data can be read; the filter is not trusted then,
+            # because this transaction has no record in the journal.
+            is_ours = sum(txn.get(name.encode()) is not None for name in DATABASES) > len(DATABASES) // 2
             try:
-                named = [env.open_db(name.encode(), txn=txn, create=is_new) for name in DATABASES]
+                named = [
+                    env.open_db(name.encode(), txn=txn, create=is_new or (is_ours and name not in DATA_DATABASES))
+                    for name in DATABASES
+                ]
                 handles = Databases._make([*named, env.open_db(txn=txn)])
             except (lmdb.NotFoundError, lmdb.IncompatibleError) as error:
                 raise StoreError(
@@ -486,12 +502,21 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
 
     def update(self, other: Any = (), /, **more: bytes) -> None:
         """Store many items, in one transaction."""
-        items = other.items() if isinstance(other, Mapping) else other
-        with WriteTransaction(self) as txn:
-            for key, value in items:
-                txn.put(key, value)
-            for name, value in more.items():
-                txn.put(name, value)
+        items = chain(as_items(other), more.items())
+        while True:
+            made: list[Any] | None = None
+            try:
+                with WriteTransaction(self) as txn:
+                    made = txn._redo  # kept where another process can come in between; the transaction lets go of it
+                    for key, value in items:
+                        txn.put(key, value)
+                return
+            except Overtaken as error:
+                if made is None:
+                    raise
+                # Nothing of it depends on what another process has written meanwhile.
+                log.debug("%s: %s", self.path, error)
+                items = chain(made, items)
 
     _MISSING = object()
 
@@ -510,6 +535,20 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         if default is self._MISSING:
             raise KeyError(key)
         return default
+
+    def popitem(self) -> tuple[bytes, bytes]:
+        """Delete the first key and return it with its value; KeyError if the store is empty."""
+
+        def take(txn: WriteTransaction) -> tuple[bytes, bytes] | None:
+            item = next(txn.items(), None)
+            if item is not None:
+                txn.delete(item[0])
+            return item
+
+        item: tuple[bytes, bytes] | None = self._change_alone(take)
+        if item is None:
+            raise KeyError("popitem(): the store is empty")
+        return item
 
     def setdefault(self, key: Key, default: bytes = b"") -> bytes:
         """The value of a key, which is stored first if it is not there."""
@@ -538,9 +577,9 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         with self._reading() as txn:
             return self._count_keys(txn)
 
-    def items(  # type: ignore[override]
+    def items(
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    ) -> ItemsRange:
         """Keys and values in key order.
 
         Parameters
@@ -554,35 +593,44 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
 
         Returns
         -------
-        iterator of (bytes, bytes)
-            Of the moment it was begun; the store may be changed meanwhile.  While it is not exhausted or closed, LMDB
-            keeps
-            old pages and the file grows with each write.
+        ItemsRange
+            A view, like that of a dict.  Each of its iterators is of the moment it was begun; the store may be changed
+            meanwhile.  While one is not exhausted or closed, LMDB keeps old pages and the file grows with each write.
         """
-        low = None if start is None else as_key(start)
-        high = None if stop is None else as_key(stop)
-        return self._items(as_key(prefix), low, high, reverse)
+        return ItemsRange(self, *bounds(prefix, start, stop), reverse)
 
-    def _items(
-        self, prefix: bytes, start: bytes | None, stop: bytes | None, reverse: bool
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def _item_range(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         with self._reading() as txn:
-            yield from scan(txn, self._dbs, prefix, start, stop, reverse)
+            for item in scan(txn, self._dbs, b"", start, stop, reverse):
+                yield item
+                # The parent may have ended the transaction since, and its pages may have become others.
+                if self._was_forked():
+                    self._check_process()
 
-    def keys(  # type: ignore[override]
+    def _count_range(self, start: bytes, stop: bytes | None) -> int:
+        with self._reading() as txn:
+            return count_range(txn, self._dbs, start, stop)
+
+    def _key_range(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[bytes]:
+        return (key for key, _ in self._item_range(start, stop, reverse))
+
+    def keys(
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
-    ) -> Iterator[bytes]:
+    ) -> KeysRange:
         """Keys in order; see :meth:`items`."""
-        return (key for key, _ in self.items(prefix, start, stop, reverse))
+        return KeysRange(self, *bounds(prefix, start, stop), reverse)
 
-    def values(  # type: ignore[override]
+    def values(
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
-    ) -> Iterator[bytes]:
+    ) -> ValuesRange:
         """Values in the order of their keys; see :meth:`items`."""
-        return (value for _, value in self.items(prefix, start, stop, reverse))
+        return ValuesRange(self, *bounds(prefix, start, stop), reverse)
 
     def __iter__(self) -> Iterator[bytes]:
-        return self.keys()
+        return self._key_range(b"", None, False)
+
+    def __reversed__(self) -> Iterator[bytes]:
+        return self._key_range(b"", None, True)
 
     # --- transactions
 
@@ -730,6 +778,8 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
 
     def sync(self) -> None:
         """Wait until everything committed is on disk (for the modes in which commits do not)."""
+        if self.readonly:
+            raise StoreError(f"{self.path}: opened with readonly=True; sync() is for who writes")
         with self._reading():  # so that the map does not move meanwhile
             self._env.sync(True)
 
@@ -740,11 +790,17 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         """
         self._check_process()
         target = Path(path)
-        if target.exists() and any(target.iterdir()):
-            raise StoreError(f"{target}: expected no directory or an empty one, found files; choose another path")
-        target.mkdir(parents=True, exist_ok=True)
         if self._writer == threading.get_ident():
             raise StoreError("this thread has a write transaction; commit it before the backup")
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            is_empty = not any(target.iterdir())
+        except OSError as error:
+            raise StoreError(
+                f"{target}: expected no directory or an empty one: {error}; choose another path"
+            ) from error
+        if not is_empty:
+            raise StoreError(f"{target}: expected no directory or an empty one, found files; choose another path")
         # py-lmdb's copy waits for LMDB's writer while it keeps this process's transactions from ending: none may write.
         with WriteLock(self):
             try:

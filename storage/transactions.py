@@ -1,6 +1,6 @@
 """Views of a store: a write transaction with its journal, and a snapshot of one moment."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import lmdb
@@ -17,7 +17,7 @@ from dlbf.storage.longkeys import count_keys, delete_long, get_long, is_plain, p
 if TYPE_CHECKING:
     from dlbf.storage.store import Store
 
-__all__ = ["Snapshot", "WriteTransaction", "as_key", "as_value"]
+__all__ = ["Snapshot", "WriteTransaction", "as_items", "as_key", "as_value"]
 
 Key = bytes | str | bytearray | memoryview
 
@@ -33,9 +33,19 @@ def as_value(value: Any) -> bytes:
     """A value as bytes."""
     if type(value) is bytes:
         return value
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    raise TypeError(f"a value must be bytes or another buffer, not {type(value).__name__}; encode it first")
+    try:
+        return memoryview(value).tobytes()
+    except TypeError:
+        raise TypeError(
+            f"a value must be bytes or another buffer, not {type(value).__name__}; encode it first"
+        ) from None
+
+
+def as_items(other: Any) -> Iterable[tuple[Any, Any]]:
+    """What ``update`` takes: a mapping, anything with ``keys()`` (a snapshot, say), or pairs."""
+    if isinstance(other, Mapping):
+        return other.items()
+    return ((key, other[key]) for key in other.keys()) if hasattr(other, "keys") else other  # noqa: SIM118
 
 
 class _View:
@@ -98,8 +108,12 @@ class _View:
 
     def _walk(self, found: Iterator[tuple[bytes, bytes]], txn: Any) -> Iterator[tuple[bytes, bytes]]:
         """The same items; as long as there may be more the view is not collected, which would end it."""
+        store = self._store
         try:
-            yield from found
+            for item in found:
+                yield item
+                if store._was_forked():
+                    store._check_process()
         except lmdb.Error as error:
             if self._live() is not txn:
                 raise StoreError(

@@ -1082,3 +1082,19 @@ def test_secret_kept_elsewhere_is_asked_for(path, tmp_path):
 
 def test_generations_names_are_those_of_the_designs():
     assert set(generations.DESIGN_OF_KIND.values()) <= set(DESIGNS)
+
+
+def test_one_absent_key_asked_for_again_and_again_is_one_to_learn_from(path):
+    """A model learnt from it alone would let one in ten of all others through, and measure nothing of that."""
+    with open_store(path) as store:
+        fill(store)
+        for _ in range(60_000):
+            store.get(b"polled")
+        report = store.rebuild()
+        assert report.negatives == 1
+        assert store.stats().model == "none"
+        assert rate(store) < 0.015
+        assert not store.drift().would_learn
+        report = store.rebuild([b"polled/%d" % (i % 10) for i in range(20_000)])
+        assert report.negatives == 10
+        assert rate(store) < 0.015

@@ -277,3 +277,33 @@ def test_compacted_copy_is_read_around_until_rebuilt(path, tmp_path):
         store.rebuild()
         assert store.state == "filtering"
         assert store.verify().ok
+
+
+@pytest.mark.parametrize("names", [(name,) for name in OURS] + [("filter", "journal", "meta")])
+def test_store_that_has_lost_a_database_of_ours_is_read_without_the_filter(path, names):
+    model = filled(path)
+    with lmdb.open(str(path), max_dbs=8) as env:
+        for name in names:
+            handle = env.open_db(name.encode(), create=False)
+            with env.begin(write=True) as txn:
+                txn.drop(handle, delete=True)
+    with pytest.raises(StoreError, match="readonly"):  # nothing can be made there
+        open_store(path, readonly=True)
+    with open_store(path) as store:
+        assert store.get_many(model) == list(model.values())
+        assert dict(store) == model
+        assert store.stats().state == "pass-through"
+        assert not store.verify().ok
+        assert store.rebuild(NEGATIVES).done
+        assert store.verify().ok
+        assert store.stats().state == "filtering"
+
+
+def test_environment_of_another_program_gets_no_databases_of_ours(path):
+    with lmdb.open(str(path), max_dbs=8) as env:
+        env.open_db(b"data")
+        env.open_db(b"meta")
+    with pytest.raises(StoreError, match="another program"):
+        open_store(path)
+    with lmdb.open(str(path), max_dbs=8) as env, env.begin() as txn:
+        assert [key for key, _ in txn.cursor()] == [b"data", b"meta"]

@@ -13,6 +13,7 @@ import pytest
 
 from dlbf.errors import StoreError
 from dlbf.storage import Store, longkeys, steps
+from dlbf.storage.upkeep import Overtaken
 
 
 @pytest.fixture
@@ -103,6 +104,7 @@ CHANGES = {
     "pop": lambda store: store.pop(b"a"),
     "setdefault": lambda store: store.setdefault(b"b", b"2"),
     "clear": lambda store: store.clear(),
+    "update": lambda store: store.update(((b"b%d" % i, b"2") for i in range(3)), b=b"2"),
     "checkpoint": lambda store: store.checkpoint(),
 }
 
@@ -121,7 +123,28 @@ def test_change_that_another_process_came_in_between_of_is_made_again(tmp_path, 
             del expected[b"a"]
         elif name == "clear":
             expected.clear()
+        elif name == "update":
+            expected |= {b"b": b"2", b"b0": b"2", b"b1": b"2", b"b2": b"2"}
         assert dict(store) == expected
+        assert store.verify().ok
+
+
+def test_update_that_another_process_came_in_between_of_in_the_middle_loses_nothing(tmp_path):
+    """Its items can be had only once."""
+    with Store(tmp_path / "store", sync="none", map_size=1 << 20) as store:
+        begin_again, calls = store._begin_write_again, []
+
+        def overtake(txn, number=0):
+            if not calls:
+                calls.append(txn)
+                txn.abort()
+                raise Overtaken("another process wrote")
+            return begin_again(txn, number)
+
+        store._begin_write_again = overtake
+        store.update((b"%d" % i, bytes(20_000)) for i in range(200))
+        assert calls
+        assert sorted(store) == sorted(b"%d" % i for i in range(200))
         assert store.verify().ok
 
 

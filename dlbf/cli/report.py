@@ -96,7 +96,7 @@ def command(
                 fpr = store.stats().fpr_target if fpr is None else fpr
                 # A store's filter is keyed, so that of the report is.
                 secret = store._secret
-                everything = store.keys()
+                everything = iter(store.keys())
                 keys = gather(keys_file, iter(lambda: list(islice(everything, BATCH_KEYS)), []), sample, seed)
                 keys = replace(keys, is_store=True)
                 name, found = f"{keys_file} (asked for in vain)", iter([absent_now(store, None, sample)])

@@ -98,7 +98,8 @@ class LearnedFilter(CompositeCore, Filter):
         keys : iterable of keys
             What is stored; duplicates count once.
         negatives : iterable of keys
-            A sample of what is asked for and absent.  A part of it is held out of training and decides.
+            A sample of what is asked for and absent; each counts once.  A part of it is held out of training and
+            decides.
         fpr : float, optional
             Target false-positive rate for queries like ``negatives``; 0.01 unless ``bits_per_key`` is given.
         deletability : float, optional
@@ -516,7 +517,9 @@ class LearnedFilter(CompositeCore, Filter):
                 grown = self._grow_exact(n_key_bytes)
             finally:
                 self._unlock()
-            if grown:
+            kinds = {part.kind for part, _, _ in self._layout}
+            # If only exact sets can be full, and all have room, another thread has made it meanwhile.
+            if grown or format.KIND_EXACT in kinds <= {format.KIND_EXACT, format.KIND_BLOOM, format.KIND_COUNTING}:
                 return
         raise FilterFullError(
             f"a region of this filter has no room for one more key ({len(self)} stored, planned for {self.capacity}); "

@@ -180,7 +180,8 @@ def prepare(
     if deletability is None:
         deletability = 0.9 if design == "auto" and bits_per_key is None else 0.0
     report = _reporter(progress)
-    negative_list = _as_list(negatives)
+    # A key that was asked for often tells no more about others; and held out, it would have been learnt all the same.
+    negative_list = _distinct(_as_list(negatives))
     if not key_list:
         raise ValueError("no keys to fit: pass at least one, or use a plain filter such as dlbf.CuckooFilter")
     notes: list[str] = []
