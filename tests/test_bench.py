@@ -198,6 +198,19 @@ def test_scale_measures_a_size_with_recovery(tmp_path, monkeypatch):
     assert row["filters"]["BloomFilter"]["bits"] == pytest.approx(9.6, abs=0.1)
 
 
+def test_store_bars_compare_with_the_fastest_peer_or_lmdb_and_have_the_spread():
+    def case(mix, share):
+        return {
+            "mix": mix, "absent_share": share, "temperature": "warm", "fastest_peer": "RocksDB",
+            "ratio": {"dlbf Store": (1.1, 1.0, 1.2), "py-lmdb": (1.0, 1.0, 1.0)},
+            "ratio_to_fastest": {"dlbf Store": (1.5, 1.4, 1.6)},
+        }  # fmt: skip
+
+    rows = store.bars({"cases": [case("B", 0.95), case("B", 0.0), case("A", 0.95), case("C", 0.5)]})
+    found = [(row["mix"], row["against"], row["ratio"], row["quartiles"], row["met"]) for row in rows]
+    assert found == [("B", "RocksDB", 1.5, (1.4, 1.6), False), ("B", "py-lmdb", 1.1, (1.0, 1.2), True)]
+
+
 def test_scale_bars_compare_growth_with_rbloom():
     def row(keys, ours, peer, open_ms):
         figures = {"build": 1.0, "present": 1.0}

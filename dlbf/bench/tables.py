@@ -357,12 +357,14 @@ def _store_bars(record: Record) -> tuple[Sequence[str], Sequence[Sequence[str]]]
             row["temperature"],
             row["against"],
             f"{row['ratio']:.2f}",
+            "{:.2f}-{:.2f}".format(*row["quartiles"]),
             f"{row['at_most']:g}",
             met(row),
         ]
         for row in record["bars"]
     ]
-    return ("store", "mix, absent reads", "", "compared with", "its time to that", "at most", ""), rows
+    headings = ("store", "mix, absent reads", "", "compared with", "best to best", "half of the turns", "at most", "")
+    return headings, rows
 
 
 def _scale(figure: str) -> Callable[[Record], tuple[Sequence[str], Sequence[Sequence[str]]]]:
