@@ -19,7 +19,7 @@ __all__ = ["command"]
 @click.command("replay")
 @click.option("--data", type=click.Path(exists=True, file_okay=False), help="Folder of the history (or DLBF_DATA).")
 @click.option("--batches", "n_batches", type=click.IntRange(min=1), help="Only so many batches of it.")
-@counted("--keys", "n_keys", default=20_000, least=1000, help="Keys to make when there is no folder.")
+@counted("--keys", "n_keys", default=20_000, least=100, help="Keys to make when there is no folder.")
 @click.option("--fpr", type=RATE, default=0.01, show_default=True, help="Target rate of false positives.")
 @click.option("--queries", "n_queries", type=int, help="Absent keys asked for after a batch; default 300 / fpr.")
 @click.option("--design", default="auto", show_default=True, help="Design for the rebuilds.")
