@@ -164,8 +164,8 @@ def test_batched_puts_beside_lmdb(memory, urls, writemap):
     stored, _ = urls
     totals = []
     for attempt in range(2):
-        env = lmdb.open(str(memory / f"lmdb puts {attempt}"), map_size=1 << 36, sync=False)
-        store = Store(memory / f"store puts {attempt}", sync="none", writemap=writemap)
+        env = lmdb.open(str(memory / f"lmdb puts {attempt} {writemap}"), map_size=1 << 36, sync=False)
+        store = Store(memory / f"store puts {attempt} {writemap}", sync="none", writemap=writemap)
         plain = ours = 0.0
         for i in range(0, len(stored), 1000):
             part = stored[i : i + 1000]
