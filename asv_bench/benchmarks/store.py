@@ -194,15 +194,12 @@ class StoreOpen(Filled):
             store.get(b"an absent key")
 
 
-class StoreRebuild(Filled):
-    """Making the filter anew, without a model or learning from absent keys; and what it costs."""
+class Designed(Filled):
+    """A store whose filter is made without a model, or learns from absent keys."""
 
     params = [SIZES, ["cuckoo", "learned"]]
     param_names = ["n_keys", "design"]
     number = 1
-
-    def setup_cache(self):
-        return super().setup_cache()
 
     def setup(self, folders, n_keys, design):
         self.store = Store(folders[n_keys] / "store", sync="none")
@@ -216,6 +213,13 @@ class StoreRebuild(Filled):
             self.store.rebuild(design="cuckoo")
         else:
             self.store.rebuild(negatives=self.absent[::2], model="ngram")
+
+
+class StoreRebuild(Designed):
+    """Making the filter anew, and what it costs."""
+
+    def setup_cache(self):
+        return super().setup_cache()
 
     def time_rebuild(self, folders, n_keys, design):
         self._rebuild(design)
@@ -236,25 +240,15 @@ class StoreRebuild(Filled):
         return self.store.stats().observed_fpr
 
 
-class StoreVerify(Filled):
+class StoreVerify(Designed):
     """Comparing a filter with the data; setup makes that of the design, whatever ran before."""
-
-    params = [SIZES, ["cuckoo", "learned"]]
-    param_names = ["n_keys", "design"]
-    number = 1
 
     def setup_cache(self):
         return super().setup_cache()
 
     def setup(self, folders, n_keys, design):
-        self.store = Store(folders[n_keys] / "store", sync="none")
-        if design == "cuckoo":
-            self.store.rebuild(design="cuckoo")
-        else:
-            self.store.rebuild(negatives=ordinary_urls(size(100_000, 10_000)), model="ngram")
-
-    def teardown(self, folders, n_keys, design):
-        self.store.close()
+        super().setup(folders, n_keys, design)
+        self._rebuild(design)
 
     def time_verify(self, folders, n_keys, design):
         self.store.verify()
