@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # Statistics tell nothing new here, and thousands of processes would start under the sanitizer.
 FILTERS = ("hashing", "keys", "filters", "filters_stateful", "succinct", "format", "threads", "capi")
-LEARNED = ("models", "models_pickles", "models_training", "learned", "learned_stateful")
+LEARNED = ("models", "models_pickles", "models_training", "learned", "learned_stateful", "forged_files")
 STORE = ("store", "store_damage", "store_processes")
 GROUPS = {"filters": FILTERS, "learned": LEARNED, "store": STORE}
 BUILDS = {

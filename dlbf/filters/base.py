@@ -145,22 +145,21 @@ class Filter(FilterCore):
         if header.n_items > MAX_ITEMS:
             raise FormatError(f"{where}: expected at most {MAX_ITEMS} items, the header says {header.n_items}")
         self = cls.__new__(cls)
-        self._open(params, payload, header.n_items, secret, sums)
         try:
+            self._open(params, payload, header.n_items, secret, sums)
             if recover:
-                self._set_items(self._recovered_count(where))
-            self._check_opened(where)
-        except BaseException:
-            # Whoever maps the file wants to unmap it now, while the traceback still holds this object.
-            self._detach()
-            raise
+                self._set_items(self._recovered_count())
+            self._check_opened()
+        except FormatError as error:
+            # What looks at the contents does not know where they came from.
+            raise type(error)(f"{where}: {error}") from None
         return self
 
-    def _recovered_count(self, where: str) -> int:
+    def _recovered_count(self) -> int:
         """Number of items after the process that wrote the file was killed; raises where a kill can lose keys."""
         return self.approximate_count()
 
-    def _check_opened(self, where: str) -> None:
+    def _check_opened(self) -> None:
         """For kernels that must look at their contents before they can trust them."""
 
     def _settle(self) -> None:

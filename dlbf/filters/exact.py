@@ -57,14 +57,14 @@ class ExactSet(ExactCore, Filter):
     def _apply(self, params: tuple[int, ...]) -> None:
         self._set_geometry(*params[3:])
 
-    def _recovered_count(self, where: str) -> int:
+    def _recovered_count(self) -> int:
         return min(int(self._stored_items()), MAX_ITEMS)
 
-    def _check_opened(self, where: str) -> None:
+    def _check_opened(self) -> None:
         # Slots are offsets: followed only after all of them have been looked at.
         self._check_all()
         if not self._is_sound():
-            raise FormatError(f"{where}: the table of an ExactSet points outside of itself; build it again")
+            raise FormatError("the table of an ExactSet points outside of itself; build it again")
 
     def _make_room(self, n_key_bytes: int) -> None:
         if self._file is not None:

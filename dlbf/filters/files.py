@@ -10,6 +10,8 @@ import dataclasses
 import mmap
 import os
 import secrets
+import sys
+import traceback
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -178,6 +180,17 @@ class MappedFile:
         self.map.flush()
 
 
+def _forget(error: BaseException, before: BaseException | None) -> None:
+    """Drop what those who raised were working on, filters and views that would keep the file mapped.
+
+    ``before`` is the error that the caller was handling, which is not ours to change.
+    """
+    chained: BaseException | None = error
+    while chained is not None and chained is not before:
+        traceback.clear_frames(chained.__traceback__)
+        chained = chained.__context__
+
+
 # Filters that are mapped now; those still here when the interpreter ends are closed then.
 _MAPPED: "dict[int, weakref.ref[Filter]]" = {}
 
@@ -239,7 +252,9 @@ def open_filter(
     ------
     FileNotFoundError
     FormatError, ChecksumError, VersionError
-        If the file is not a whole, unchanged filter.
+        If the file is not a whole, unchanged filter.  Nothing of it stays mapped or locked.
+    ValueError
+        If ``secret`` is not the one it was made with.
     DlbfError
         If somebody else has it open in a way that excludes this one.
 
@@ -262,6 +277,7 @@ def open_filter(
     path = Path(path)
     file = MappedFile(path, mode)
     filter_: Filter | None = None
+    before = sys.exception()
     try:
         where = str(path)
         header = format.read_header(file.view, where)
@@ -289,9 +305,10 @@ def open_filter(
                 filter_ = cls._from_payload(header, file.payload, secret, where, sums)
         if file.writable:
             file.mark_open(header)
-    except BaseException:
+    except BaseException as error:
         if filter_ is not None:
             filter_._detach()
+        _forget(error, before)
         file.close(None)
         raise
     filter_._file = file

@@ -87,17 +87,17 @@ class SuccinctCountingFilter(SuccinctCore, CountingCells):
         check_count("n_slots", n_slots, 1, MAX_PAYLOAD_BYTES // 64)
         return succinct_bytes(n_cells, n_slots)
 
-    def _recovered_count(self, where: str) -> int:
+    def _recovered_count(self) -> int:
         raise ChecksumError(
-            f"{where}: was being written and not closed; succinct counters change in more than one step, so a "
+            "was being written and not closed; succinct counters change in more than one step, so a "
             "kill may have left half of a change, and nothing would show it. Build it again"
         )
 
-    def _check_opened(self, where: str) -> None:
+    def _check_opened(self) -> None:
         # A mapped read-only file is left alone: queries read bits, which may have any value, and the kernel
         # limits slot numbers itself.
         if self.is_writable and not self._is_sound():
-            raise FormatError(f"{where}: the counters of a {type(self).__name__} contradict its bits; build it again")
+            raise FormatError(f"the counters of a {type(self).__name__} contradict its bits; build it again")
 
     @property
     def geometry(self) -> SuccinctGeometry:

@@ -100,13 +100,13 @@ class CuckooFilter(CuckooCore, Filter):
             )
         super()._make_room(n_key_bytes)
 
-    def _recovered_count(self, where: str) -> int:
+    def _recovered_count(self) -> int:
         if cuckoo_bucket_bits(*self.geometry[1:]) > WORD_BITS:
             raise ChecksumError(
-                f"{where}: was being written and not closed; buckets of this size change in more than one step, so a "
+                "was being written and not closed; buckets of this size change in more than one step, so a "
                 "kill may have left one half changed. Build it again"
             )
-        return super()._recovered_count(where)
+        return super()._recovered_count()
 
     @property
     def geometry(self) -> CuckooGeometry:

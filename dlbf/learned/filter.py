@@ -286,14 +286,9 @@ class LearnedFilter(CompositeCore, Filter):
         return check_count("payload_bytes", params[3], DIRECTORY.size, MAX_PAYLOAD_BYTES)
 
     def _apply(self, params: tuple[int, ...]) -> None:
-        try:
-            self._load()
-            self._read_directory()
-            self._check_exact_sets()
-        except BaseException:
-            # Whoever maps the file wants to unmap it now, while the traceback still holds this object.
-            self._detach()
-            raise
+        self._load()
+        self._read_directory()
+        self._check_exact_sets()
 
     def _read_directory(self) -> None:
         """What Python needs of the directory; the kernel has checked that it is sound."""
@@ -345,16 +340,16 @@ class LearnedFilter(CompositeCore, Filter):
         made._open(params, buffer, n_items, self._secret)
         return made
 
-    def _recovered_count(self, where: str) -> int:
+    def _recovered_count(self) -> int:
         for part, _, _ in self._layout:
             if part.kind in (format.KIND_EXACT, format.KIND_SUCCINCT):
                 raise ChecksumError(
-                    f"{where}: was being written and not closed; a {format.KIND_NAMES[part.kind]} in it may be half "
+                    f"was being written and not closed; a {format.KIND_NAMES[part.kind]} in it may be half "
                     "changed. Build it again"
                 )
             if part.kind == format.KIND_CUCKOO and cuckoo_bucket_bits(*part.params[1:3]) > WORD_BITS:
                 raise ChecksumError(
-                    f"{where}: was being written and not closed; buckets of this size change in more than one step, so "
+                    "was being written and not closed; buckets of this size change in more than one step, so "
                     "a kill may have left one half changed. Build it again"
                 )
         return self.approximate_count()
