@@ -2,12 +2,14 @@
 
 import array
 import collections
+import struct
 import sys
 import threading
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from arrow_structs import ALIVE, MadeArray, MadeStream, Offer, StreamOffer
 from conftest import SECRET, url_keys
 from hypothesis import given
 from hypothesis import strategies as st
@@ -450,3 +452,110 @@ def test_references_to_the_keys_of_a_list_are_given_back():
     with pytest.raises(TypeError, match="key number 20000"):
         f.contains_many([*keys, 5])
     assert [sys.getrefcount(key) for key in keys] == counts
+
+
+# --- batches that are not what they say
+
+
+def test_arrow_array_taken_by_another_is_refused():
+    offer = Offer(b"u", MadeArray(1, [None, struct.pack("=2i", 0, 3), b"abc"]))
+    assert read_keys(offer) == [b"abc"]  # and now it is taken
+    with pytest.raises(ValueError, match=r"taken by somebody else; ask for it again"):
+        read_keys(offer)
+    offer.drop()
+    assert not ALIVE
+
+
+def test_arrow_stream_read_before_is_refused():
+    made = MadeArray(1, [None, struct.pack("=2i", 0, 3), b"abc"])
+    offer = StreamOffer(MadeStream(b"z", [made, made]))
+    assert read_keys(offer) == [b"abc", b"abc"]
+    with pytest.raises(ValueError, match=r"read before, which can be done once; make it again"):
+        read_keys(offer)
+    assert not ALIVE
+
+
+def test_arrow_stream_that_breaks_says_why_after_the_keys_before():
+    offer = StreamOffer(MadeStream(b"z", [MadeArray(1, [None, struct.pack("=2i", 0, 3), b"abc"])], fails=True))
+    f = dlbf.BloomFilter(10)
+    with pytest.raises(ValueError, match="the Arrow stream failed: the stream is broken"):
+        f.update(offer)
+    assert b"abc" in f
+
+
+@pytest.mark.parametrize("answer", [(), (1,), (None, None), (1, 2, 3), None, 5])
+def test_arrow_capsules_that_are_none_are_refused(answer):
+    class Says:
+        def __arrow_c_array__(self):
+            return answer
+
+    with pytest.raises(TypeError, match=r"expected the two capsules|expected a PyCapsule 'arrow_schema'"):
+        read_keys(Says())
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_binary()])
+def test_arrow_descending_offsets_are_refused_by_number(kind):
+    offsets = np.array([0, 4, 2, 6], dtype="i4" if kind == pa.string() else "i8")
+    keys = pa.Array.from_buffers(kind, 3, [None, pa.py_buffer(offsets), pa.py_buffer(b"abcdef")])
+    f = dlbf.BloomFilter(100)
+    with pytest.raises(ValueError, match=r"key number 1 of an Arrow array ends before it begins"):
+        f.update(keys)
+    assert b"abcd" in f
+    assert read_keys(keys.slice(2)) == [b"cdef"]
+
+
+def test_arrow_view_outside_of_its_buffer_is_refused():
+    views = struct.pack("=i4sii", 20, b"abcd", 0, 0)
+    keys = pa.Array.from_buffers(pa.binary_view(), 1, [None, pa.py_buffer(views), pa.py_buffer(b"x" * 19)])
+    with pytest.raises(ValueError, match=r"key number 0 of an Arrow array lies outside of its buffer"):
+        read_keys(keys)
+
+
+def test_numpy_subclass_that_lies_is_read_by_its_buffer():
+    class Liar(np.ndarray):
+        ndim = property(lambda self: 1)
+
+    assert read_keys(np.array([b"a", b"bc"]).view(Liar)) == [b"a", b"bc"]
+    with pytest.raises(ValueError, match="found 2 dimensions"):
+        read_keys(np.array([[b"a", b"b"], [b"c", b"d"]]).view(Liar))
+
+
+@pytest.mark.parametrize("dtype", ["S5", "U5", object])
+def test_numpy_masked_keys_are_refused_by_number(dtype):
+    keys = np.ma.MaskedArray(np.array(["a", "b", "c"], dtype=dtype), mask=[False, True, True])
+    with pytest.raises(ValueError, match=r"2 keys are masked, the first is number 1; .* keys.compressed\(\)"):
+        read_keys(keys)
+    assert read_keys(keys.compressed()) == [b"a"]
+    assert read_keys(np.ma.MaskedArray(["a", "b"], mask=False)) == [b"a", b"b"]
+
+
+def test_null_objects_say_to_drop_them():
+    for null in (None, float("nan")):
+        with pytest.raises(TypeError, match=r"key number 1: .*; drop nulls first, .*dropna\(\)"):
+            read_keys(["a", null])
+
+
+@pytest.mark.parametrize("name", ["NA", "NaT"])
+def test_null_of_pandas_says_to_drop_it(name):
+    pd = pytest.importorskip("pandas")
+    null = getattr(pd, name)
+    with pytest.raises(TypeError, match=r"key number 1: .*; drop nulls first, .*dropna\(\)"):
+        read_keys(["a", null])
+    with pytest.raises((TypeError, ValueError), match="drop nulls first"):
+        read_keys(pd.Series(["a", null]))
+
+
+@pytest.mark.parametrize("dtype", ["str", "string", "object", "category"])
+def test_pandas_series_without_pyarrow_is_iterated(monkeypatch, dtype):
+    pd = pytest.importorskip("pandas")
+
+    def missing(*arguments, **more):
+        raise ImportError("Missing optional dependency 'pyarrow'")
+
+    series = pd.Series(["a", "b", "c"], dtype=dtype)[::2]
+    monkeypatch.setattr(pd.Series, "__arrow_c_stream__", missing)
+    monkeypatch.setattr(pd.DataFrame, "__arrow_c_stream__", missing)
+    assert read_keys(series) == [b"a", b"c"]
+    # Iterating these would give the names of the columns.
+    with pytest.raises(TypeError, match="expected one column of keys, found a DataFrame"):
+        read_keys(pd.DataFrame({"key": series}))

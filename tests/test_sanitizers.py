@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Statistics tell nothing new here, and thousands of processes would start under the sanitizer.
-FILTERS = ("hashing", "keys", "filters", "filters_stateful", "succinct", "format", "threads", "capi")
+FILTERS = ("hashing", "keys", "keys_fuzz", "filters", "filters_stateful", "succinct", "format", "threads", "capi")
 LEARNED = ("models", "models_pickles", "models_training", "learned", "learned_stateful", "forged_files")
 STORE = ("store", "store_damage", "store_processes")
 GROUPS = {"filters": FILTERS, "learned": LEARNED, "store": STORE}
@@ -64,11 +64,20 @@ def build(request, tmp_path_factory):
     return copy, os.environ | environment
 
 
+def run_suite(build, marker: str, names) -> None:
+    copy, environment = build
+    tests = [f"tests/test_{name}.py" for name in names]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", marker]
+    done = subprocess.run([*command, *tests], cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-10000:]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_suite_passes_with_checks_on(build, group):
-    copy, environment = build
-    tests = [f"tests/test_{name}.py" for name in GROUPS[group]]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not timing"]
-    done = subprocess.run([*command, *tests], cwd=copy, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-10000:]
+    run_suite(build, "not slow and not timing", GROUPS[group])
+
+
+@pytest.mark.slow
+def test_fifty_thousand_batches_pass_with_checks_on(build):
+    run_suite(build, "slow", ["keys_fuzz"])

@@ -248,11 +248,6 @@ def open_filter(
     -------
     The filter, of the class it was saved from.  ``close()`` it, or use it in a ``with`` statement.
 
-    Notes
-    -----
-    While it is mapped the file must not become shorter.  ``save`` replaces files whole and does no harm; a program that truncates
-    one, or writes it anew in place, makes the system end whoever reads what is gone (SIGBUS).  ``from_bytes`` copies instead.
-
     Raises
     ------
     FileNotFoundError
@@ -262,6 +257,12 @@ def open_filter(
         If ``secret`` is not the one it was made with.
     DlbfError
         If somebody else has it open in a way that excludes this one.
+
+    Notes
+    -----
+    While it is mapped the file must not become shorter.  ``save`` replaces files whole and does no harm; a program that
+    truncates one, or writes it anew in place, makes the system end whoever reads what is gone (SIGBUS).  The
+    ``from_bytes`` of its class copies instead.
 
     Examples
     --------

@@ -59,7 +59,7 @@ cdef class KeyReader:
     # The batch is open: its pointers are in the arrays below.  Else next_chunk() reads the source, and they have
     # room for a chunk.
     cdef bint opened
-    cdef bint met_null                   # next_chunk() has come to a null in an Arrow array
+    cdef int fault                       # why next_chunk() has stopped in an Arrow array, FAULT_* of keys.pyx
     cdef bytearray pointer_bytes, length_bytes, reference_bytes, coming_bytes
     cdef const uint8_t** pointers
     cdef size_t* lengths
@@ -76,13 +76,9 @@ cdef class KeyReader:
     # numpy arrays of fixed-width bytes
     cdef Py_buffer array_view
     cdef bint has_array_view
-    # Arrow
-    cdef object capsules
-    cdef ArrowArrayStream* stream
-    cdef ArrowSchema* schema
-    cdef ArrowSchema own_schema
-    cdef ArrowArray* array
-    cdef ArrowArray own_array
+    # Arrow: taken from whoever offered them, so nobody else can free them; ours to release
+    cdef ArrowArrayStream stream
+    cdef ArrowArray array
     cdef int arrow_layout
     cdef Py_ssize_t arrow_width
 
@@ -90,7 +86,9 @@ cdef class KeyReader:
     cdef Py_ssize_t next_chunk(self) noexcept nogil
     cdef int _make_room(self, Py_ssize_t n) except -1
     cdef void _let_go(self) noexcept
-    cdef int _open_arrow_schema(self, ArrowSchema* schema) except -1
+    cdef int _open_arrow_schema(self, const ArrowSchema* schema) except -1
+    cdef int _check_arrow_array(self) except -1
+    cdef int _raise_fault(self) except -1
     cdef int _take_list(self) except -1
     cdef Py_ssize_t _open_iterated(self) except -1
     cdef Py_ssize_t _open_items(self) except -1

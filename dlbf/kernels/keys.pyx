@@ -19,6 +19,9 @@ Invariant: between two calls of ``next_chunk`` every pointer of the chunk stays 
 threads do to the source.  The objects of a list are kept by a reference each (the list can change while the GIL is
 released); tuples, arrays and Arrow buffers are kept whole.
 
+Arrow arrays come from other libraries by bare pointers.  What they say is checked before it is followed, as far as it
+can be: nothing in the interface tells how long the buffers of offsets and fixed-width values are.
+
 Two threads that read lists take turns at the references, so these must cost little beside the rest: nothing else is
 done with the GIL, and the objects were fetched into the cache while the keys ahead of them were read.
 """
@@ -27,11 +30,11 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyBy
 from cpython.buffer cimport PyBUF_CONTIG_RO, PyBUF_STRIDES, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.list cimport PyList_Check, PyList_GET_SIZE
 from cpython.object cimport PyObject_GetIter
-from cpython.pycapsule cimport PyCapsule_GetPointer
+from cpython.pycapsule cimport PyCapsule_CheckExact, PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE
 from libc.string cimport memcpy, memset
 
-from dlbf.kernels.types cimport int32_t, int64_t, likely, load64, prefetch
+from dlbf.kernels.types cimport int32_t, int64_t, likely, load64, prefetch, unlikely
 
 import numpy as np
 
@@ -65,6 +68,42 @@ cdef enum:
     ARROW_FIXED = 3
     ARROW_VIEW = 4
 
+cdef enum:
+    FAULT_NULL = 1
+    FAULT_OFFSETS = 2
+    FAULT_VIEW = 3
+
+# Places in buffers are at most 16 bytes times this, far from where they would overflow.
+cdef int64_t MOST_ITEMS = <int64_t>1 << 50
+# Where the keys of an array without values are: all of them are empty.
+cdef const uint8_t* NO_VALUES = <const uint8_t*>b""
+
+
+cdef inline int32_t native32(const uint8_t* p) noexcept nogil:
+    # Buffers need not be aligned.
+    cdef int32_t x
+    memcpy(&x, p, 4)
+    return x
+
+
+cdef inline int64_t native64(const uint8_t* p) noexcept nogil:
+    cdef int64_t x
+    memcpy(&x, p, 8)
+    return x
+
+
+cdef void* capsule_pointer(object capsule, const char* name) except NULL:
+    """What a capsule of that name holds."""
+    if not PyCapsule_IsValid(capsule, name):
+        found = "another capsule, or one that was used" if PyCapsule_CheckExact(capsule) else type(capsule).__name__
+        raise TypeError(f"expected a PyCapsule {name.decode()!r} of the Arrow C data interface, found {found}")
+    return PyCapsule_GetPointer(capsule, name)
+
+
+cdef inline bint is_null(object key):
+    """What Python, numpy and pandas have in the place of a missing value."""
+    return key is None or type(key).__name__ in ("NAType", "NaTType") or (isinstance(key, float) and key != key)
+
 
 cdef int key_open_other(object key, KeyRef* ref) except -1:
     cdef Py_ssize_t n = 0
@@ -74,10 +113,10 @@ cdef int key_open_other(object key, KeyRef* ref) except -1:
         ref.n_bytes = n
         return 0
     if not PyObject_CheckBuffer(key):
-        raise TypeError(
-            f"a key must be bytes, str or another buffer, not {type(key).__name__}; "
-            "encode it first, for example with str(key) or key.to_bytes(8, 'little')"
-        )
+        hint = "encode it first, for example with str(key) or key.to_bytes(8, 'little')"
+        if is_null(key):
+            hint = "drop nulls first, those of a pandas Series with series.dropna()"
+        raise TypeError(f"a key must be bytes, str or another buffer, not {type(key).__name__}; {hint}")
     try:
         PyObject_GetBuffer(key, &ref.view, PyBUF_CONTIG_RO)
     except (BufferError, ValueError) as error:  # numpy raises the latter
@@ -125,14 +164,12 @@ cdef class KeyReader:
         self.chunk.n = 0
         self.n_room = self.n_open = self.n_given = 0
         self.n_items = self.n_seen = self.n_references = self.n_coming = 0
-        self.opened = self.met_null = False
+        self.opened = False
+        self.fault = 0
         self.views = []
         self.has_array_view = False
-        self.stream = NULL
-        self.schema = NULL
-        self.array = NULL
-        memset(&self.own_schema, 0, sizeof(ArrowSchema))
-        memset(&self.own_array, 0, sizeof(ArrowArray))
+        memset(&self.stream, 0, sizeof(ArrowArrayStream))
+        memset(&self.array, 0, sizeof(ArrowArray))
         self.position = 0
         self.n_read = 0
         self.source = keys
@@ -158,10 +195,10 @@ cdef class KeyReader:
         self._let_go()
         if self.has_array_view:
             PyBuffer_Release(&self.array_view)
-        if self.own_array.release != NULL:
-            self.own_array.release(&self.own_array)
-        if self.own_schema.release != NULL:
-            self.own_schema.release(&self.own_schema)
+        if self.array.release != NULL:
+            self.array.release(&self.array)
+        if self.stream.release != NULL:
+            self.stream.release(&self.stream)
 
     def _open_iterator(self, keys):
         try:
@@ -173,6 +210,16 @@ cdef class KeyReader:
         self.mode = MODE_ITERATOR
 
     def _open_numpy(self, keys):
+        if type(keys) is not np.ndarray:
+            if isinstance(keys, np.ma.MaskedArray):
+                masked = np.flatnonzero(np.ma.getmaskarray(keys))
+                if masked.size:
+                    raise ValueError(
+                        f"{masked.size} keys are masked, the first is number {masked[0]}; drop them first, with "
+                        "keys.compressed()"
+                    )
+            # Subclasses may say anything about themselves.
+            keys = np.ndarray.view(keys, np.ndarray)
         if keys.ndim != 1:
             raise ValueError(f"expected a one-dimensional array of keys, found {keys.ndim} dimensions")
         if keys.dtype.kind in "OUT":
@@ -192,21 +239,60 @@ cdef class KeyReader:
             )
 
     def _open_arrow(self, keys):
-        if hasattr(keys, "__arrow_c_stream__"):
-            self.capsules = keys.__arrow_c_stream__()
-            self.stream = <ArrowArrayStream*>PyCapsule_GetPointer(self.capsules, "arrow_array_stream")
-            if self.stream.get_schema(self.stream, &self.own_schema) != 0:
-                raise ValueError("the Arrow stream gave no schema")
-            self._open_arrow_schema(&self.own_schema)
+        cdef ArrowArrayStream* stream
+        cdef ArrowSchema* schema
+        cdef ArrowArray* array
+        cdef ArrowSchema own_schema
+        try:
+            has_stream = hasattr(keys, "__arrow_c_stream__")
+            offered = keys.__arrow_c_stream__() if has_stream else keys.__arrow_c_array__()
+        except ImportError:
+            # pandas makes Arrow arrays with pyarrow, if that is installed.
+            if getattr(keys, "ndim", 1) != 1:
+                raise TypeError(f"expected one column of keys, found a {type(keys).__name__}; pass one of its columns")
+            self._open_iterator(keys)
+            return
+        if has_stream:
+            stream = <ArrowArrayStream*>capsule_pointer(offered, "arrow_array_stream")
+            if stream.release == NULL:
+                raise ValueError("this Arrow stream was read before, which can be done once; make it again")
+            self.stream = stream[0]
+            stream.release = NULL
+            memset(&own_schema, 0, sizeof(ArrowSchema))
+            if self.stream.get_schema(&self.stream, &own_schema) != 0:
+                raise ValueError(f"the Arrow stream gave no schema: {self._stream_error()}")
+            if own_schema.release == NULL:
+                raise ValueError("the Arrow stream gave no schema, and no error; make the stream again")
+            try:
+                self._open_arrow_schema(&own_schema)
+            finally:
+                own_schema.release(&own_schema)
         else:
-            self.capsules = keys.__arrow_c_array__()
-            self._open_arrow_schema(<ArrowSchema*>PyCapsule_GetPointer(self.capsules[0], "arrow_schema"))
-            self.array = <ArrowArray*>PyCapsule_GetPointer(self.capsules[1], "arrow_array")
+            if not isinstance(offered, tuple) or len(offered) != 2:
+                raise TypeError(
+                    "expected the two capsules of a schema and an array from __arrow_c_array__, found "
+                    + (f"a tuple of {len(offered)}" if isinstance(offered, tuple) else type(offered).__name__)
+                )
+            schema = <ArrowSchema*>capsule_pointer(offered[0], "arrow_schema")
+            array = <ArrowArray*>capsule_pointer(offered[1], "arrow_array")
+            if schema.release == NULL or array.release == NULL:
+                raise ValueError("this Arrow array was taken by somebody else; ask for it again")
+            self._open_arrow_schema(schema)
+            self.array = array[0]
+            array.release = NULL
+            self._check_arrow_array()
         self.mode = MODE_ARROW
 
-    cdef int _open_arrow_schema(self, ArrowSchema* schema) except -1:
-        cdef bytes name = schema.format
-        self.schema = schema
+    def _stream_error(self):
+        """What the stream says about its last error."""
+        cdef const char* message = self.stream.get_last_error(&self.stream)
+        return "no reason given" if message == NULL else (<bytes>message).decode(errors="replace")
+
+    cdef int _open_arrow_schema(self, const ArrowSchema* schema) except -1:
+        cdef bytes name
+        if schema.format == NULL:
+            raise ValueError("an Arrow schema without a type; make the array again")
+        name = schema.format
         if schema.dictionary != NULL:
             raise TypeError("dictionary-encoded Arrow arrays are not keys; decode first (array.dictionary_decode())")
         if name in (b"u", b"z"):
@@ -215,15 +301,49 @@ cdef class KeyReader:
             self.arrow_layout = ARROW_OFFSETS64
         elif name in (b"vu", b"vz"):
             self.arrow_layout = ARROW_VIEW
-        elif name.startswith(b"w:"):
+        elif name.startswith(b"w:") and name[2:].isdigit() and int(name[2:]) < 1 << 31:
             self.arrow_layout = ARROW_FIXED
             self.arrow_width = int(name[2:])
         else:
             raise TypeError(
-                f"expected an Arrow array of strings or binaries, found the Arrow type {name.decode()!r}; "
-                "pass one string column, not a table or numbers"
+                "expected an Arrow array of strings or binaries, found the Arrow type "
+                f"{name.decode(errors='replace')!r}; pass one string column, not a table or numbers"
             )
         return 0
+
+    cdef int _check_arrow_array(self) except -1:
+        """See that the array can be read by its type; what is in the buffers is checked as it is read."""
+        cdef const ArrowArray* array = &self.array
+        cdef int64_t n_buffers = 2 if self.arrow_layout == ARROW_FIXED else 3
+        cdef int64_t most = MOST_ITEMS
+        if self.arrow_layout == ARROW_FIXED:
+            most = most // max(self.arrow_width, 1)
+        if not (0 <= array.length <= most and 0 <= array.offset <= most and -1 <= array.null_count <= array.length):
+            raise ValueError(
+                f"an Arrow array of {array.length} keys from number {array.offset} on, of which {array.null_count} are "
+                "null, makes no sense; make it again"
+            )
+        if array.n_buffers != n_buffers and not (self.arrow_layout == ARROW_VIEW and array.n_buffers > n_buffers):
+            raise ValueError(f"expected {n_buffers} buffers in an Arrow array of this type, found {array.n_buffers}")
+        if array.length and (
+            array.buffers == NULL
+            or (array.buffers[1] == NULL and (self.arrow_layout != ARROW_FIXED or self.arrow_width))
+            or (array.buffers[0] == NULL and array.null_count > 0)
+            or (self.arrow_layout == ARROW_VIEW and n_buffers < array.n_buffers
+                and array.buffers[array.n_buffers - 1] == NULL)
+        ):
+            raise ValueError("an Arrow array lacks a buffer that it needs; make it again")
+        return 0
+
+    cdef int _raise_fault(self) except -1:
+        """Say why next_chunk() has stopped."""
+        if self.fault == FAULT_NULL:
+            raise ValueError(f"key number {self.n_read} is null; drop nulls first, for example with array.drop_null()")
+        what = "ends before it begins" if self.fault == FAULT_OFFSETS else "lies outside of its buffer"
+        raise ValueError(
+            f"key number {self.n_read} of an Arrow array {what}; the array is damaged, and pyarrow's "
+            "array.validate(full=True) says where"
+        )
 
     cdef int _make_room(self, Py_ssize_t n) except -1:
         """Room for the pointers of ``n`` keys; only when no chunk is in use."""
@@ -379,23 +499,21 @@ cdef class KeyReader:
 
     cdef Py_ssize_t _open_arrow_array(self) except -1:
         """How many keys the present Arrow array still has; the next one of a stream is opened if it has none."""
-        if self.met_null:
-            raise ValueError(f"key number {self.n_read} is null; drop nulls first")
-        while self.array == NULL or self.position >= self.array.length:
-            if self.stream == NULL:
+        if self.fault:
+            self._raise_fault()
+        while self.array.release == NULL or self.position >= self.array.length:
+            if self.stream.release == NULL:
                 return 0
-            if self.own_array.release != NULL:
-                self.own_array.release(&self.own_array)
-                self.own_array.release = NULL
-            self.array = NULL
-            if self.stream.get_next(self.stream, &self.own_array) != 0:
-                message = self.stream.get_last_error(self.stream)
-                reason = (<bytes>message).decode() if message != NULL else "no reason given"
-                raise ValueError(f"the Arrow stream failed: {reason}")
-            if self.own_array.release == NULL:
-                return 0
-            self.array = &self.own_array
+            if self.array.release != NULL:
+                self.array.release(&self.array)
+            memset(&self.array, 0, sizeof(ArrowArray))
             self.position = 0
+            if self.stream.get_next(&self.stream, &self.array) != 0:
+                self.array.release = NULL  # whatever is there is no array
+                raise ValueError(f"the Arrow stream failed: {self._stream_error()}")
+            if self.array.release == NULL:
+                return 0
+            self._check_arrow_array()
         return self.array.length - self.position
 
     cdef Py_ssize_t _read_items(self) noexcept nogil:
@@ -444,47 +562,71 @@ cdef class KeyReader:
         return n
 
     cdef Py_ssize_t _read_arrow(self) noexcept nogil:
-        cdef const ArrowArray* array = self.array
+        cdef const ArrowArray* array = &self.array
         cdef const uint8_t** pointers = self.pointers
         cdef size_t* lengths = self.lengths
-        cdef const uint8_t* validity = <const uint8_t*>array.buffers[0] if array.null_count != 0 else NULL
-        cdef const int32_t* offsets32 = <const int32_t*>array.buffers[1]
-        cdef const int64_t* offsets64 = <const int64_t*>array.buffers[1]
-        cdef const uint8_t* values = <const uint8_t*>array.buffers[1]
-        cdef const int32_t* view
+        cdef const uint8_t* validity
+        cdef const uint8_t* places
+        cdef const uint8_t* values
+        cdef const uint8_t* view
         cdef int layout = self.arrow_layout
-        cdef Py_ssize_t width = self.arrow_width
-        cdef Py_ssize_t first = array.offset + self.position
-        cdef Py_ssize_t i, at, n = min(array.length - self.position, <Py_ssize_t>CHUNK_KEYS)
-        if layout == ARROW_OFFSETS32 or layout == ARROW_OFFSETS64:
-            values = <const uint8_t*>array.buffers[2]
+        cdef int64_t width = self.arrow_width
+        cdef int64_t begin, end, number, n_values, first = array.offset + self.position
+        cdef Py_ssize_t i, n = min(array.length - self.position, <Py_ssize_t>CHUNK_KEYS)
+        if n <= 0:
+            # An empty array need not have buffers.
+            return 0
+        validity = <const uint8_t*>array.buffers[0] if array.null_count != 0 else NULL
         if validity != NULL:
             for i in range(n):
-                at = first + i
-                if not (validity[at >> 3] >> (at & 7)) & 1:
-                    self.met_null = True
+                if not (validity[(first + i) >> 3] >> ((first + i) & 7)) & 1:
+                    self.fault = FAULT_NULL
                     n = i
                     break
-        for i in range(n):
-            at = first + i
-            if layout == ARROW_OFFSETS32:
-                pointers[i] = values + offsets32[at]
-                lengths[i] = offsets32[at + 1] - offsets32[at]
-            elif layout == ARROW_OFFSETS64:
-                pointers[i] = values + offsets64[at]
-                lengths[i] = offsets64[at + 1] - offsets64[at]
-            elif layout == ARROW_FIXED:
-                pointers[i] = values + at * width
+        places = <const uint8_t*>array.buffers[1]
+        if layout == ARROW_FIXED:
+            values = places + first * width if width else NO_VALUES
+            for i in range(n):
+                pointers[i] = values + i * width
                 lengths[i] = width
-            else:
-                # 16 bytes: length, then the string itself if it fits in 12,
-                # else prefix, buffer number, offset.
-                view = <const int32_t*>(values + 16 * at)
-                lengths[i] = view[0]
-                if view[0] <= 12:
-                    pointers[i] = <const uint8_t*>(view + 1)
-                else:
-                    pointers[i] = <const uint8_t*>array.buffers[2 + view[2]] + view[3]
+        elif layout == ARROW_VIEW:
+            # 16 bytes each: length, then the string itself if it fits in 12, else prefix, buffer number, offset.  The
+            # last buffer has the sizes of those between.
+            n_values = array.n_buffers - 3
+            view = places + 16 * first
+            for i in range(n):
+                end = native32(view)
+                pointers[i] = view + 4
+                if not 0 <= end <= 12:
+                    number, begin = native32(view + 8), native32(view + 12)
+                    if (
+                        end < 0 or begin < 0 or not 0 <= number < n_values or array.buffers[2 + number] == NULL
+                        or begin + end > native64(<const uint8_t*>array.buffers[2 + n_values] + 8 * number)
+                    ):
+                        self.fault = FAULT_VIEW
+                        n = i
+                        break
+                    pointers[i] = <const uint8_t*>array.buffers[2 + number] + begin
+                lengths[i] = end
+                view += 16
+        else:
+            values = <const uint8_t*>array.buffers[2]
+            width = 4 if layout == ARROW_OFFSETS32 else 8
+            places += width * first
+            begin = native32(places) if width == 4 else native64(places)
+            if begin < 0:
+                self.fault = FAULT_OFFSETS
+                n = 0
+            for i in range(n):
+                places += width
+                end = native32(places) if width == 4 else native64(places)
+                if unlikely(end < begin or (values == NULL and end != begin)):
+                    self.fault = FAULT_OFFSETS if end < begin else FAULT_VIEW
+                    n = i
+                    break
+                pointers[i] = values + begin if values != NULL else NO_VALUES
+                lengths[i] = end - begin
+                begin = end
         self.position += n
         return n
 
