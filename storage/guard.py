@@ -37,6 +37,7 @@ from dlbf.kernels.readpath import Attempt, Writing
 from dlbf.storage import generations, journal, steps
 from dlbf.storage.build import Builder
 from dlbf.storage.engines import Adapter, engine_for
+from dlbf.storage.engines.base import keys_of
 from dlbf.storage.engines.building import builder_for
 from dlbf.storage.engines.late import LateKeys
 from dlbf.storage.intents import ADDING, LOCK_FILE, NO_BOOT, NOTHING, REMOVING, LockFile, Note, boot_id
@@ -742,7 +743,7 @@ class Guard(Store):
 
     def _clear(self) -> None:
         before: set[bytes] = set()
-        while keys := list(dict.fromkeys(islice(self.engine.scan(b""), BATCH_KEYS))):
+        while keys := list(dict.fromkeys(islice(keys_of(self.engine, b""), BATCH_KEYS))):
             given = set(keys)
             if given == before:
                 raise StoreError(
@@ -789,7 +790,7 @@ class Guard(Store):
         return chain((key for key in self._engine_keys() if key not in late), late) if late else self._engine_keys()
 
     def _engine_keys(self) -> Iterator[bytes]:
-        keys = self.engine.scan(b"")
+        keys = keys_of(self.engine, b"")
         if not self.engine.repeats:
             return keys
         return self._first_times(keys)
@@ -807,11 +808,11 @@ class Guard(Store):
         # New keys are journaled before the engine has them.
         added = [key for removal, key in operations_of(operations.record(0, 0, 0)) if not removal]
         late = self._late.keys(txn, self._dbs)
-        keys = chain(self.engine.scan(b""), added)
+        keys = chain(keys_of(self.engine, b""), added)
         return chain((key for key in keys if key not in late), late) if late else keys
 
     def _key_batches(self, n_keys: int) -> Iterator[list[bytes]]:
-        keys = self.engine.scan(b"")
+        keys = keys_of(self.engine, b"")
         while part := list(islice(keys, n_keys)):
             yield part
 
@@ -856,7 +857,7 @@ class Guard(Store):
         return iter(sorted(found, reverse=True)) if reverse else found
 
     def _keys(self, low: bytes, end: bytes | None) -> Iterator[bytes]:
-        for key in self.engine.scan(low):
+        for key in keys_of(self.engine, low):
             if end is not None and key >= end:
                 if self.engine.ordered:
                     return

@@ -1268,21 +1268,93 @@ def test_adapter_does_what_the_guard_relies_on(name):
         assert engine.identity() == engine.identity()
 
 
+STRANGE = ["text", 7, 2.5, None, True, ("a", 1), bytearray(b"a"), memoryview(b"a")]
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=repr)
+@pytest.mark.parametrize("ordered", [True, False])
+def test_key_that_is_not_bytes_is_refused_by_every_scan_and_hides_nothing(tmp_path, caplog, strange, ordered):
+    """Whatever adapter gives it, wherever among the others."""
+
+    class Engine(Counting):
+        extra = ()
+
+        def scan(self, start):
+            keys = list(super().scan(start))
+            middle = len(keys) // 2
+            return iter([*keys[:middle], *self.extra, *keys[middle:]])
+
+    engine = Engine([(key, b"1") for key in KEYS], ordered=ordered)
+    refused = pytest.raises(
+        StoreError, match=f"keys of bytes, but Engine found a key of type {type(strange).__name__}:"
+    )
+    engine.extra = (strange,)
+    with refused:
+        open_guard(engine, tmp_path / "new")
+    engine.extra = ()
+    with open_guard(engine, tmp_path / "old") as guard:
+        engine.extra = (strange,)
+        for scan in (
+            guard.verify, guard.rebuild, guard.attach, guard.clear,
+            lambda: list(guard), lambda: list(guard.items()), lambda: len(guard.keys(start=b"\0")),
+        ):  # fmt: skip
+            with refused:
+                scan()
+        with refused:
+            guard.rebuild(design="auto", negatives=ABSENT)
+        engine.extra = ()
+        guard.clear()
+        engine.extra = (strange,)
+        # A filter that should grow says why it does not in the log; when it has no room left a put is refused.
+        with refused:
+            for i in range(5000):
+                guard[b"%d" % i] = b"1"
+        assert "could not be made larger: a guard needs keys of bytes" in caplog.text
+        assert len(engine.mapping) == i
+        assert guard.get_many(list(engine.mapping)) == [b"1"] * len(engine.mapping)
+        engine.extra = ()
+        guard.rebuild()
+        assert guard.verify().ok
+
+
 def test_mapping_with_other_keys_is_refused(tmp_path):
-    with pytest.raises(TypeError, match="keys of bytes"):
-        Guard({"text": b"1"}, tmp_path)
+    with pytest.raises(StoreError, match="keys of bytes, but MappingEngine found a key of type str: 'text'"):
+        Guard({b"bytes": b"1", "text": b"1"}, tmp_path)
 
 
-def test_rocksdict_keys_of_other_types_are_left_alone(tmp_path):
+def test_rocksdict_in_its_default_mode_is_refused_with_what_to_do(tmp_path):
     rocksdict = pytest.importorskip("rocksdict")
     with contextlib.closing(rocksdict.Rdict(str(tmp_path / "data"))) as database:
-        database["text"] = 1
-        database[b"bytes"] = b"1"
-        with open_guard(database, tmp_path / "g") as guard:
+        for fill in ({}, {b"bytes": b"1"}, {"text": 1}):  # whatever is in it: text may come later
+            for key, value in fill.items():
+                database[key] = value
+            with pytest.raises(TypeError, match=r"rocksdict.Options\(raw_mode=True\), found one in its default mode"):
+                Guard(database, tmp_path / "g")
+    assert not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize("text", [True, False])
+@pytest.mark.parametrize("strange", ["1", "2.5", "'text'", "x'00ff'", "CAST(x'ff61' AS TEXT)"])
+def test_sqlite_key_of_another_type_is_refused_by_every_scan(tmp_path, text, strange):
+    fits = strange.startswith("'") if text else strange.startswith("x")
+    with contextlib.closing(sqlite3.connect(tmp_path / "db")) as connection:
+        # A column without a type keeps what it is given.
+        connection.execute("CREATE TABLE t (key UNIQUE, value)")
+        engine = SqliteEngine(connection, "t", text=text)
+        with open_guard(engine, tmp_path / "g") as guard:
             guard.update({b"%d" % i: b"1" for i in range(50)})
-            assert guard.verify() == type(guard.verify())(51, 0, 0)
-            assert guard.get_many([b"bytes", b"7", b"text"]) == [b"1", b"1", None]
-        assert database["text"] == 1
+            connection.execute("INSERT INTO t VALUES (NULL, x'00')")  # a row without a key
+            connection.commit()
+            assert guard.verify() == type(guard.verify())(50, 0, 0)
+            connection.execute(f"INSERT INTO t VALUES ({strange}, x'00')")
+            connection.commit()
+            for scan in (guard.verify, guard.rebuild, lambda: list(guard), lambda: len(guard)):
+                if fits:
+                    scan()
+                else:
+                    with pytest.raises(StoreError, match="table 't': expected keys of"):
+                        scan()
+            assert guard.get_many([b"%d" % i for i in range(50)]) == [b"1"] * 50
 
 
 def test_plyvel_prefixed_part_is_guarded_by_itself(tmp_path):

@@ -1,11 +1,14 @@
 """What a guard asks of an engine: four methods, and what an adapter may say beyond them."""
 
+import reprlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Adapter", "Engine", "PlainAdapter"]
+from dlbf.errors import StoreError
+
+__all__ = ["Adapter", "Engine", "PlainAdapter", "keys_of"]
 
 
 @runtime_checkable
@@ -51,7 +54,7 @@ class Engine(Protocol):
         ...
 
     def scan(self, start: bytes) -> Iterator[bytes]:
-        """All keys, each once, in any order.
+        """All keys, each once, in any order.  One that is not bytes is refused by whoever reads them.
 
         Keys that come or go meanwhile may be left out or not; those that stay must be there.  An :class:`Adapter` that
         is
@@ -136,6 +139,23 @@ class Adapter(ABC):
     def identity(self) -> bytes:
         """Something that another engine, or one that may have lost writes, does not say; empty: unknown."""
         return b""
+
+
+def keys_of(engine: Adapter, start: bytes) -> Iterator[bytes]:
+    """What ``engine.scan(start)`` yields.
+
+    Raises
+    ------
+    StoreError
+        At a key that is not bytes: the filter would know another one, or none, and deny what is stored.
+    """
+    for key in engine.scan(start):
+        if not isinstance(key, bytes):
+            raise StoreError(
+                f"a guard needs keys of bytes, but {type(engine).__name__} found a key of type {type(key).__name__}: "
+                f"{reprlib.repr(key)}; store such keys as bytes, or elsewhere"
+            )
+        yield key
 
 
 def library_errors(engine: Any, *names: str) -> tuple[type[Exception], ...]:

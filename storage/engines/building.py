@@ -15,7 +15,7 @@ from typing import Any
 
 from dlbf.kernels.journal import operations
 from dlbf.storage.build import Builder
-from dlbf.storage.engines.base import Adapter
+from dlbf.storage.engines.base import Adapter, keys_of
 from dlbf.storage.engines.late import LateKeys
 from dlbf.storage.longkeys import Databases
 
@@ -73,7 +73,7 @@ class OrderedBuilder(EngineBuilder):
         return self._on_time(txn, self._behind_position())
 
     def _behind_position(self) -> Iterator[bytes]:
-        keys = self.engine.scan(self.position or b"")
+        keys = keys_of(self.engine, self.position or b"")
         first = next(keys, None)
         if first is not None and (self.position is None or first != self.position):
             yield first
@@ -107,7 +107,7 @@ class UnorderedBuilder(EngineBuilder):
 
     def _ahead(self, txn: Any) -> Iterator[bytes]:
         if self._keys is None:
-            self._keys = self.engine.scan(b"")
+            self._keys = keys_of(self.engine, b"")
         return self._on_time(txn, (key for key in self._keys if key not in self._touched))
 
     def _rest(self, late: set[bytes]) -> set[bytes]:

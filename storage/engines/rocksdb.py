@@ -9,13 +9,27 @@ from dlbf.storage.engines.base import Adapter
 __all__ = ["RocksEngine"]
 
 
+def is_raw(database: Any) -> bool:
+    """Whether keys and values are bytes and nothing else; rocksdict only tells by refusing to look for text."""
+    try:
+        database.get("")
+    except KeyError:
+        return True
+    return False
+
+
 class RocksEngine(Adapter):
-    """A ``rocksdict.Rdict``; keys that are not bytes are none of the guard's business.
+    """A ``rocksdict.Rdict`` whose keys and values are bytes.
 
     Parameters
     ----------
     database : rocksdict.Rdict
-        Its own Bloom filter is not needed behind a guard.
+        Opened with ``Options(raw_mode=True)``.  Its own Bloom filter is not needed behind a guard.
+
+    Raises
+    ------
+    TypeError
+        If it is in its default mode: keys may be text or numbers there, and no bytes that a guard knows find them.
     """
 
     ordered = True
@@ -23,7 +37,13 @@ class RocksEngine(Adapter):
 
     def __init__(self, database: Any) -> None:
         self.database = database
-        self._raw = False
+        if not is_raw(database):
+            raise TypeError(
+                "expected a rocksdict.Rdict opened with rocksdict.Options(raw_mode=True), found one in its default "
+                "mode, in which keys may be str or int and values are pickled; a guard knows only bytes, and would deny "
+                "such keys. Open it with raw_mode=True; if it holds data already, copy that into a new database, "
+                "because each key is stored behind a byte for its type"
+            )
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
@@ -57,8 +77,8 @@ class RocksEngine(Adapter):
 
     def scan(self, start: bytes) -> Iterator[bytes]:
         """The keys of this moment, in order."""
-        keys = self.database.keys(from_key=start) if start else self.database.keys()
-        return (key for key in keys if isinstance(key, bytes))
+        keys: Iterator[bytes] = self.database.keys(from_key=start) if start else self.database.keys()
+        return keys
 
     def sync(self) -> None:
         """Wait for the write-ahead log."""
@@ -74,15 +94,7 @@ class RocksEngine(Adapter):
     def _write(self, method: str, arguments: Sequence[tuple[bytes, ...]]) -> None:
         from rocksdict import WriteBatch
 
-        while True:
-            batch = WriteBatch(raw_mode=self._raw)
-            for each in arguments:
-                getattr(batch, method)(*each)
-            try:
-                self.database.write(batch)
-                return
-            except Exception as error:
-                # A batch must be made in the mode of its database, which only a mistake tells.
-                if "raw_mode" not in str(error) or self._raw:
-                    raise
-                self._raw = True
+        batch = WriteBatch(raw_mode=True)
+        for each in arguments:
+            getattr(batch, method)(*each)
+        self.database.write(batch)

@@ -55,6 +55,7 @@ class SqliteEngine(Adapter):
         self, connection: Connection, table: str, key: str = "key", value: str = "value", text: bool = False
     ) -> None:
         self.connection = connection
+        self.table = table
         t, k, v = ('"' + name.replace('"', '""') + '"' for name in (table, key, value))
         kind = "TEXT" if text else "BLOB"
         by_bytes = " COLLATE BINARY"  # whatever the column's collation
@@ -65,10 +66,15 @@ class SqliteEngine(Adapter):
             "put": f"INSERT INTO {t} ({k}, {v}) VALUES (?, ?) "
             f"ON CONFLICT ({k}{by_bytes}) DO UPDATE SET {v} = excluded.{v}",
             "delete": f"DELETE FROM {t} WHERE {k} = ?{by_bytes}",
-            # The type as well: SQLite sorts text before blobs, and a key of the other type cannot be asked for.
-            "scan": f"SELECT CAST({k} AS BLOB) FROM {t} WHERE {k} >= ?{by_bytes} AND typeof({k}) = '{kind.lower()}' "
-            f"ORDER BY {k}{by_bytes}",
+            "scan": f"SELECT CAST({k} AS BLOB) FROM {t} WHERE {k} >= ?{by_bytes} ORDER BY {k}{by_bytes}",
+            # SQLite sorts numbers before text before blobs, so keys of other types are found without a search.
+            "others": " UNION ALL ".join(
+                f"SELECT * FROM (SELECT typeof({k}), CAST(quote({k}) AS BLOB) FROM {t} "
+                f"WHERE {k} {where}{by_bytes} LIMIT 1)"
+                for where in (["< ''", ">= x''"] if text else ["< x''"])
+            ),
         }
+        self._kind = kind
         self._change(f"CREATE TABLE IF NOT EXISTS {t} ({k} {kind} PRIMARY KEY, {v} BLOB) WITHOUT ROWID", [()])
         self._check(table, key, value, text)
 
@@ -131,8 +137,28 @@ class SqliteEngine(Adapter):
         self._change(self._sql["delete"], ((self._as_key(key),) for key in keys))
 
     def scan(self, start: bytes) -> Iterator[bytes]:
-        """The keys in order."""
-        return (key for (key,) in self.connection.execute(self._sql["scan"], (self._as_key(start),)))
+        """The keys in order; a row whose key is NULL has none.
+
+        Raises
+        ------
+        StoreError
+            If a key is of another type than the table's keys are: no bytes find it.
+        """
+        for found, quoted in self._rows(self._sql["others"]):
+            literal = quoted[:60].decode(errors="backslashreplace")
+            raise StoreError(
+                f"table {self.table!r}: expected keys of type {self._kind}, found one of type {found.upper()}: "
+                f"{literal}; a guard would deny it. Store keys of one type, or keep others in another table"
+            )
+        for (key,) in self.connection.execute(self._sql["scan"], (self._as_key(start),)):
+            try:
+                self._as_key(key)
+            except UnicodeDecodeError:
+                raise StoreError(
+                    f"table {self.table!r}: expected keys of text in UTF-8, found {key[:60]!r}, which no text finds; "
+                    "store it as text, or keep keys of bytes in a BLOB column (text=False)"
+                ) from None
+            yield key
 
     def _find(self, what: str, key: bytes) -> Any:
         try:
