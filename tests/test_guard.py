@@ -1473,6 +1473,96 @@ def test_sqlite_open_transaction_is_refused(tmp_path):
         assert guard.verify() == type(guard.verify())(2, 0, 0)
 
 
+def in_thread(act):
+    """What a function returns, or the exception it ends with, in another thread."""
+    done = []
+
+    def run():
+        try:
+            done.append(act())
+        except Exception as error:
+            done.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return done[0]
+
+
+@pytest.mark.parametrize("why", ["check_same_thread", "threadsafety"])
+def test_sqlite_connection_of_one_thread_is_told_at_once_and_where_it_fails(tmp_path, caplog, monkeypatch, why):
+    if why == "threadsafety":
+        monkeypatch.setattr(sqlite3, "threadsafety", 0)
+    connection = sqlite3.connect(tmp_path / "db", check_same_thread=why == "check_same_thread")
+    with contextlib.closing(connection):
+        engine = SqliteEngine(connection, "pairs")
+        assert "serves this thread only" in caplog.text
+        assert "check_same_thread=False" in caplog.text
+        with open_guard(engine, tmp_path / "g") as guard:
+            guard.update((key, b"1") for key in KEYS)
+            sure = [key for key in ABSENT if guard._ask(key) == 0]
+            assert in_thread(lambda: guard.get(sure[0])) is None
+            for act in (
+                lambda: guard.get(KEYS[0]), lambda: guard.get_many(KEYS), lambda: guard.put(sure[0], b"1"),
+                lambda: guard.delete(KEYS[0]), guard.verify, guard.rebuild, lambda: list(guard),
+            ):  # fmt: skip
+                error = in_thread(act)
+                assert isinstance(error, StoreError)
+                assert "connect with check_same_thread=False" in str(error)
+            assert guard.get(sure[0]) is None
+            guard[sure[1]] = b"1"  # settles what the other thread has left
+            assert guard.verify() == type(guard.verify())(len(KEYS) + 1, 0, 0)
+
+
+def test_sqlite_connection_of_all_threads_is_shared(tmp_path, caplog):
+    with contextlib.closing(sqlite3.connect(tmp_path / "db", check_same_thread=False)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        engine = SqliteEngine(connection, "pairs")
+        assert not caplog.text
+        with open_guard(engine, tmp_path / "g") as guard:
+            guard.update((key, b"0") for key in KEYS)
+            failed = []
+
+            def work(seed):
+                rng = random.Random(seed)
+                try:
+                    for i in range(50):
+                        key = rng.choice(KEYS[seed::4])
+                        guard[key] = b"%d" % i
+                        if guard.get(key) != b"%d" % i or sum(1 for _ in guard.keys(prefix=key)) < 1:
+                            failed.append(key)
+                except Exception as error:
+                    failed.append(error)
+
+            threads = [threading.Thread(target=work, args=[seed]) for seed in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert failed == []
+            assert guard.verify().ok
+
+
+def test_sqlite_change_that_is_undone_is_seen_by_no_thread(tmp_path):
+    with contextlib.closing(sqlite3.connect(tmp_path / "db", check_same_thread=False)) as connection:
+        engine = SqliteEngine(connection, "pairs")
+        engine.put(b"a", b"old")
+        seen = []
+        reader = threading.Thread(target=lambda: seen.append(engine.get(b"a")))
+
+        def pairs():
+            yield b"a", b"new"
+            yield b"b", b"new"
+            reader.start()
+            reader.join(0.2)  # as long as it may take; it waits for its turn
+            raise OSError("no more")
+
+        with pytest.raises(OSError, match="no more"):
+            engine.put_many(pairs())
+        reader.join()
+        assert seen == [b"old"]
+
+
 def test_sqlite_autocommit_connection_works(tmp_path):
     with (
         contextlib.closing(sqlite3.connect(tmp_path / "db", isolation_level=None)) as connection,

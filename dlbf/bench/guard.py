@@ -125,7 +125,7 @@ def _open_plyvel(folder: Path) -> Iterator[Adapter]:
 
 @contextlib.contextmanager
 def _open_sqlite3(folder: Path) -> Iterator[Adapter]:
-    with contextlib.closing(sqlite3.connect(folder)) as connection:
+    with contextlib.closing(sqlite3.connect(folder, check_same_thread=False)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = OFF")
         yield SqliteEngine(connection, "pairs")

@@ -40,8 +40,8 @@ class RocksEngine(Adapter):
         if not is_raw(database):
             raise TypeError(
                 "expected a rocksdict.Rdict opened with rocksdict.Options(raw_mode=True), found one in its default "
-                "mode, in which keys may be str or int and values are pickled; a guard knows only bytes, and would deny "
-                "such keys. Open it with raw_mode=True; if it holds data already, copy that into a new database, "
+                "mode, in which keys may be str or int and values are pickled; a guard knows only bytes, and would "
+                "deny such keys. Open it with raw_mode=True; if it holds data already, copy that into a new database, "
                 "because each key is stored behind a byte for its type"
             )
 

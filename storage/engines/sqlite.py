@@ -1,5 +1,8 @@
 """A table of an SQLite database."""
 
+import logging
+import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from sqlite3 import Connection, Error
 from typing import Any
@@ -8,6 +11,10 @@ from dlbf.errors import StoreError
 from dlbf.storage.engines.base import Adapter
 
 __all__ = ["SqliteEngine"]
+
+log = logging.getLogger("dlbf.storage")
+
+SCAN_ROWS = 1000  # fetched at once, while other threads wait
 
 
 def affinity(declared: str) -> str:
@@ -18,13 +25,32 @@ def affinity(declared: str) -> str:
     return "NUMERIC" if declared else "BLOB"
 
 
+def serves_one_thread(connection: Connection) -> bool:
+    """Whether only the thread that made a connection may use it; the module tells by refusing another."""
+    refused = sqlite3.threadsafety == 0  # SQLite built without locks
+
+    def use() -> None:
+        nonlocal refused
+        try:
+            connection.cursor().close()
+        except sqlite3.ProgrammingError:
+            refused = True
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    return refused
+
+
 class SqliteEngine(Adapter):
     """A table with a unique key column; it is made if it does not exist.
 
     Parameters
     ----------
     connection : sqlite3.Connection
-        Every change is a transaction of its own, so none may be open.
+        Every change is a transaction of its own, so none may be open.  For a guard that threads share, connect with
+        ``check_same_thread=False``: they take turns here.  Otherwise, or if SQLite was built without locks
+        (``sqlite3.threadsafety`` is 0), a warning is logged, and other threads get a StoreError.
     table, key, value : str
         Names of the table and its columns.
     text : bool
@@ -56,6 +82,15 @@ class SqliteEngine(Adapter):
     ) -> None:
         self.connection = connection
         self.table = table
+        # Held for a whole change, so that nobody reads what may be undone.
+        self._turn = threading.RLock()
+        self._thread = threading.get_ident() if serves_one_thread(connection) else None
+        if self._thread is not None:
+            log.warning(
+                "table %r: the SQLite connection serves this thread only; in others a guard of it answers for absent "
+                "keys and fails for the rest. To use it there, connect with check_same_thread=False",
+                table,
+            )
         t, k, v = ('"' + name.replace('"', '""') + '"' for name in (table, key, value))
         kind = "TEXT" if text else "BLOB"
         by_bytes = " COLLATE BINARY"  # whatever the column's collation
@@ -109,7 +144,17 @@ class SqliteEngine(Adapter):
             )
 
     def _rows(self, sql: str, *arguments: str) -> list[Any]:
-        return self.connection.execute(sql, arguments).fetchall()
+        with self._turn:
+            return self._connected().execute(sql, arguments).fetchall()
+
+    def _connected(self) -> Connection:
+        if self._thread not in (None, threading.get_ident()):
+            raise StoreError(
+                f"table {self.table!r}: the SQLite connection serves only the thread that made it, and this is another "
+                "one; connect with check_same_thread=False, and threads take turns (absent keys need no connection, "
+                "so asking for those works in any thread)"
+            )
+        return self.connection
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
@@ -150,28 +195,39 @@ class SqliteEngine(Adapter):
                 f"table {self.table!r}: expected keys of type {self._kind}, found one of type {found.upper()}: "
                 f"{literal}; a guard would deny it. Store keys of one type, or keep others in another table"
             )
-        for (key,) in self.connection.execute(self._sql["scan"], (self._as_key(start),)):
-            try:
-                self._as_key(key)
-            except UnicodeDecodeError:
-                raise StoreError(
-                    f"table {self.table!r}: expected keys of text in UTF-8, found {key[:60]!r}, which no text finds; "
-                    "store it as text, or keep keys of bytes in a BLOB column (text=False)"
-                ) from None
-            yield key
+        with self._turn:
+            cursor = self._connected().execute(self._sql["scan"], (self._as_key(start),))
+        while True:
+            with self._turn:
+                rows = cursor.fetchmany(SCAN_ROWS)
+            if not rows:
+                return
+            for (key,) in rows:
+                try:
+                    self._as_key(key)
+                except UnicodeDecodeError:
+                    raise StoreError(
+                        f"table {self.table!r}: expected keys of text in UTF-8, found {key[:60]!r}, which no text "
+                        "finds; store it as text, or keep keys of bytes in a BLOB column (text=False)"
+                    ) from None
+                yield key
 
     def _find(self, what: str, key: bytes) -> Any:
         try:
-            return self.connection.execute(self._sql[what], (self._as_key(key),)).fetchone()
+            wanted = self._as_key(key)
         except UnicodeDecodeError:
             return None  # no text, so not a key of this table
+        with self._turn:
+            return self._connected().execute(self._sql[what], (wanted,)).fetchone()
 
     def _change(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        if self.connection.in_transaction:
-            raise StoreError(
-                "the SQLite connection has an open transaction, and undoing it would bring deleted keys back behind "
-                "the guard; commit it first, or give the guard a connection of its own"
-            )
-        with self.connection:
-            self.connection.execute("BEGIN IMMEDIATE")
-            self.connection.executemany(sql, rows)
+        with self._turn:
+            connection = self._connected()
+            if connection.in_transaction:
+                raise StoreError(
+                    "the SQLite connection has an open transaction, and undoing it would bring deleted keys back "
+                    "behind the guard; commit it first, or give the guard a connection of its own"
+                )
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany(sql, rows)
