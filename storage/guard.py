@@ -18,6 +18,7 @@ still there: an entry for nothing is harmless, taking one out twice is not.
 import contextlib
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -54,6 +55,7 @@ from dlbf.storage.layout import (
     Traffic,
 )
 from dlbf.storage.longkeys import Databases
+from dlbf.storage.owner import ID_FILE, owner_name
 from dlbf.storage.rebuild import Progress
 from dlbf.storage.replica import DAMAGE, SECRET, Unusable, read_checkpoint
 from dlbf.storage.report import RebuildReport, Verification
@@ -65,7 +67,7 @@ __all__ = ["Guard"]
 
 log = logging.getLogger("dlbf.storage")
 # A directory with none of these is not a guard's.
-OWN_FILES = {LOCK_FILE, SECRET_FILE, DATA_FILE, READERS_FILE}
+OWN_FILES = {LOCK_FILE, ID_FILE, SECRET_FILE, DATA_FILE, READERS_FILE}
 
 # Keys that are changed together: one commit, and one question to the engine, for so many.
 BATCH_KEYS = 8192
@@ -103,7 +105,8 @@ class Guard(Store):
     Raises
     ------
     StoreError
-        If the directory holds something else, or the guard is open in this process already.
+        If the directory holds something else, the guard is open in this process already, or the engine is guarded by
+        another directory (Redis and Valkey tell).
     TypeError
         If the engine is none.
 
@@ -284,6 +287,8 @@ class Guard(Store):
         replica = self._replica
         replica.quiet = attach
         try:
+            if not self._claim():
+                return
             self._check_identity(self._identity())
             if not attach:
                 return
@@ -296,6 +301,19 @@ class Guard(Store):
             self.attach(progress)
         finally:
             replica.quiet = False
+
+    def _claim(self) -> bool:
+        """See that no other directory's guards write the engine, where it can tell; if they do the filter is used no
+        more, and a guard that would write is refused."""
+        place = f"{socket.gethostname()}:{self.path.absolute()}"
+        try:
+            self.engine.claim(owner_name(self.path, not self.readonly), place, not self.readonly)
+        except StoreError as error:
+            self._distrust(f"the engine may have keys of guards of another directory: {error}")
+            if not self.readonly:
+                raise
+            return False
+        return True
 
     def _check_identity(self, identity: bytes) -> bool:
         """Whether the filter was made for the engine of this identity; if not it is used no more."""
@@ -320,7 +338,7 @@ class Guard(Store):
                 self._withdraw()
                 self._replica._fail(Unusable(reason), txn)
             return
-        self._alone(self._mark_distrusted, reason)
+        self._within(self._mark_distrusted, reason)
 
     def _mark_distrusted(self, reason: str) -> None:
         with Writing(self) as txn:
@@ -581,7 +599,7 @@ class Guard(Store):
         try:
             store()
             steps.reached("guard-engine-written")
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(Exception):
                 if self.engine.in_flight:
                     # It may yet arrive, an old key also after a delete that is answered before it.
@@ -589,6 +607,9 @@ class Guard(Store):
                     lock_file.settle()
                 else:
                     self._resolve()
+            if isinstance(error, StoreError):
+                with contextlib.suppress(Exception):
+                    self._claim()  # the engine may have become another directory's
             raise
         if new:
             self._settle(len(new))
@@ -898,6 +919,7 @@ class Guard(Store):
         self._check_process()
         if not self.readonly:
             self._refuse_within_change()
+            self._claim()
             self._scanned_identity = self._identity()
             self._check_identity(self._scanned_identity)
         return super().rebuild(negatives, design, **options)

@@ -110,7 +110,7 @@ sample says how rarely a lookup still enters.  The sum is the low half of XXH3-6
 
 A **guard** (:class:`dlbf.storage.Guard`) has such an environment for its filter alone: ``long`` stays empty,
 ``data`` lists keys whose writes may still arrive (see :mod:`dlbf.storage.engines.late`), and beside it lies
-``guard.lock`` (see :mod:`dlbf.storage.intents`).
+``guard.lock`` (see :mod:`dlbf.storage.intents`) and ``guard.id`` (see :mod:`dlbf.storage.owner`).
 
 **One transaction** holds: the user's changes of ``data`` and ``long``, the counters of ``long`` if they changed, and
 the journal

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlbf.storage.engines import LmdbEngine, SqliteEngine
+from dlbf.storage.engines import LmdbEngine, SqliteEngine, engine_for
 
 LOCAL = ("rocksdict", "plyvel", "sqlite3", "dbm", "lmdb")
 REMOTE = ("redis", "redis-cluster")
@@ -177,3 +177,10 @@ def clear(name, folder):
     if name in REMOTE:
         with opened(name, folder) as client:
             client.flushall()
+
+
+def release(name, folder):
+    """Let another directory guard a running engine."""
+    if name in REMOTE:
+        with opened(name, folder) as client:
+            engine_for(client).release()

@@ -150,7 +150,8 @@ def check(name, folder, place, model, doubtful, exact=False):
     model.update(found)
 
 
-def fresh(folder):
-    """A path for another guard."""
+def fresh(name, folder):
+    """A path for another guard, which takes the place of those before it."""
+    guard_engines.release(name, folder)
     number = len(list(Path(folder).glob("guard-*")))
     return Path(folder) / f"guard-{number}"

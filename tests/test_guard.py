@@ -1677,7 +1677,7 @@ def test_redis_prefix_keeps_to_its_own_keys(client, tmp_path):
         assert guard.verify() == type(guard.verify())(2, 0, 0)
         assert len(guard) == 2
         guard.clear()
-    assert sorted(client.keys()) == [b"list", b"mineXX1Y", b"other"]
+    assert sorted(client.keys()) == [b"dlbf:guards", b"list", b"mineXX1Y", b"other"]
 
 
 def test_redis_client_that_decodes_is_refused():
@@ -1721,6 +1721,276 @@ def test_redis_cluster_scan_that_slots_moved_under_is_refused(client, tmp_path, 
     monkeypatch.setattr(engine, "_slots", lambda: None)
     with open_guard(engine, tmp_path) as guard:
         assert guard.state == "filtering"
+
+
+# --- two directories before one server
+
+
+class FakeServer:
+    """What a RedisEngine asks of a client, in memory; ``refuses`` are commands that fail."""
+
+    class ResponseError(Exception):
+        pass
+
+    def __init__(self):
+        self.strings, self.hashes, self.run_id, self.refuses = {}, {}, "1", ()
+        self.n_commands = 0
+
+    def _command(self, name):
+        self.n_commands += 1
+        if name in self.refuses:
+            raise self.ResponseError(f"READONLY You can't {name} against a read only replica.")
+
+    def get_encoder(self):
+        return type("Encoder", (), {"decode_responses": False})
+
+    def get(self, key):
+        self._command("get")
+        assert key not in self.hashes, "WRONGTYPE"
+        return self.strings.get(key)
+
+    def set(self, key, value):
+        self._command("set")
+        self.hashes.pop(key, None)
+        self.strings[key] = value
+
+    def exists(self, key):
+        return int(key in self.strings or key in self.hashes)
+
+    def delete(self, key):
+        return len([each.pop(key) for each in (self.strings, self.hashes) if key in each])
+
+    def hget(self, key, field):
+        return self.hashes.get(key, {}).get(field)
+
+    def hgetall(self, key):
+        return dict(self.hashes.get(key, {}))
+
+    def hsetnx(self, key, field, value):
+        self._command("hsetnx")
+        fields = self.hashes.setdefault(key, {})
+        return int(fields.setdefault(field, value) is value)
+
+    def hdel(self, key, field):
+        self.hashes.get(key, {}).pop(field, None)
+
+    def flushall(self):
+        self.strings.clear()
+        self.hashes.clear()
+
+    def scan_iter(self, match, count):
+        begins = b"" if match is None else match.replace(b"\\", b"")[:-1]
+        return iter([key for key in (*self.strings, *self.hashes) if key.startswith(begins)])
+
+    def dbsize(self):
+        return len(self.strings) + len(self.hashes)
+
+    def info(self, section):
+        return {"run_id": self.run_id}
+
+    def pipeline(self, transaction):
+        server, answers = self, []
+
+        class Pipeline:
+            def __getattr__(self, name):
+                return lambda *arguments: answers.append(getattr(server, name)(*arguments))
+
+            def execute(self):
+                return answers
+
+        return Pipeline()
+
+
+class FakeEngine(RedisEngine):
+    def __init__(self, client, prefix=b""):
+        super().__init__(client, prefix)
+        self._refusals = (FakeServer.ResponseError,)
+
+
+@pytest.fixture(params=["fake", "redis", "redis-cluster"])
+def server(request):
+    """A server, and what makes the engine of a client of it."""
+    if request.param == "fake":
+        yield FakeServer(), FakeEngine
+        return
+    with guard_engines.running(request.param) as folder, guard_engines.opened(request.param, folder) as client:
+        yield client, RedisEngine
+
+
+OTHERS = "belong to the guard directory"
+
+
+def test_second_directory_before_one_server_is_refused_until_it_is_released(server, tmp_path):
+    client, engine = server
+    with open_guard(engine(client), tmp_path / "a") as a:
+        a.update((key, b"1") for key in KEYS[:20])
+        with pytest.raises(StoreError, match=OTHERS) as error:
+            open_guard(engine(client), tmp_path / "b")
+        for part in (str(tmp_path / "a"), "dlbf:guards", "RedisEngine(client, prefix=b'').release()"):
+            assert part in str(error.value)
+        a[b"more"] = b"1"  # as before
+        assert (a.state, len(a), a.verify().ok) == ("filtering", 21, True)
+        assert b"dlbf:guards" not in list(a)
+    # Reading is harmless: past the filter.
+    with pytest.raises(StoreError, match=OTHERS):
+        open_guard(engine(client), tmp_path / "b", attach=False)
+    with open_guard(engine(client), tmp_path / "b", readonly=True) as b:
+        assert b.state == "pass-through"
+        assert OTHERS in b.stats().reason
+        assert b.get(b"more") == b"1"
+    with open_guard(engine(client), tmp_path / "a", attach=False) as a:
+        assert a.state == "filtering"  # nothing was read again
+        with pytest.raises(StoreError, match=OTHERS):
+            open_guard(engine(client), tmp_path / "b")
+    engine(client).release()
+    with open_guard(engine(client), tmp_path / "b") as b:
+        assert b.get_many([b"more", *KEYS[:20]]) == [b"1"] * 21
+        b[b"b"] = b"1"
+        assert b.verify().ok
+    with pytest.raises(StoreError, match=OTHERS):
+        open_guard(engine(client), tmp_path / "a")
+    engine(client).release()
+    with open_guard(engine(client), tmp_path / "a") as a:  # what others have stored meanwhile is read
+        assert a.get(b"b") == b"1"
+        assert a.verify().ok
+
+
+def test_moved_directory_is_the_same_and_a_copied_one_is_not(tmp_path):
+    client = FakeServer()
+    with open_guard(FakeEngine(client), tmp_path / "a") as a:
+        a[b"k"] = b"1"
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    (tmp_path / "a").rename(tmp_path / "moved")
+    with open_guard(FakeEngine(client), tmp_path / "moved", attach=False) as moved:
+        assert moved.state == "filtering"
+    with pytest.raises(StoreError, match=OTHERS):
+        open_guard(FakeEngine(client), tmp_path / "copy")
+    # Damage of the environment does not change whose keys they are.
+    (tmp_path / "moved" / "data.mdb").write_bytes(b"nonsense")
+    with open_guard(FakeEngine(client), tmp_path / "moved") as moved:
+        assert moved.get(b"k") == b"1"
+        assert moved.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "clash"),
+    [(b"", b"", True), (b"", b"u:", True), (b"u:", b"", True), (b"u:", b"u:1", True), (b"u:", b"v:", False)],
+)
+def test_prefixes_clash_if_one_begins_the_other(tmp_path, first, second, clash):
+    client = FakeServer()
+    with open_guard(FakeEngine(client, first), tmp_path / "a") as a:
+        a[b"k"] = b"1"
+        if clash:
+            for _ in range(2):
+                with pytest.raises(StoreError, match=OTHERS):
+                    open_guard(FakeEngine(client, second), tmp_path / "b")
+            assert list(client.hashes[b"dlbf:guards"]) == [first]  # the refused one left no note
+            a.rebuild()
+        else:
+            open_guard(FakeEngine(client, second), tmp_path / "b").close()
+    # The same directory with another prefix reads other keys.
+    with open_guard(FakeEngine(client, first + b"2"), tmp_path / "a", attach=False) as a:
+        assert a.state == "pass-through"
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_flushed_server_is_claimed_anew_and_whoever_comes_first_has_it(tmp_path, restart):
+    client = FakeServer()
+    a = open_guard(FakeEngine(client), tmp_path / "a")
+    a[b"old"] = b"1"
+    client.flushall()
+    if restart:
+        a.close()
+        a = open_guard(FakeEngine(client), tmp_path / "a", attach=False)
+        assert a.state == "pass-through"  # its keys may be others
+        a.attach()
+        assert a.verify().ok
+    a[b"new"] = b"1"
+    with pytest.raises(StoreError, match=OTHERS):
+        open_guard(FakeEngine(client), tmp_path / "b")
+    # Somebody else comes first: noticed by the next write, and nothing is denied from then on.
+    client.flushall()
+    with open_guard(FakeEngine(client), tmp_path / "b") as b, a:
+        b[b"b"] = b"1"
+        n_strings = 0
+        for _ in range(3):
+            with pytest.raises(StoreError, match=OTHERS):
+                a[b"a"] = b"1"
+            n_strings = n_strings or len(client.strings)
+            assert len(client.strings) == n_strings  # the first write told, the next were not sent
+        assert a.state == "pass-through"
+        assert (a.get(b"b"), a.get(b"new")) == (b"1", None)
+        with pytest.raises(StoreError, match=OTHERS):
+            a.rebuild()
+        assert b.get(b"b") == b"1"
+        assert b.state == "filtering"
+
+
+def test_server_that_cannot_be_written_is_refused_and_can_be_read(tmp_path):
+    client = FakeServer()
+    with open_guard(FakeEngine(client), tmp_path / "a") as a:
+        a[b"k"] = b"1"
+    client.flushall()
+    client.set(b"k", b"1")
+    client.refuses = ("hsetnx", "set")
+    with pytest.raises(StoreError, match=r"refuses to note .* READONLY .* readonly=True"):
+        open_guard(FakeEngine(client), tmp_path / "a")
+    with open_guard(FakeEngine(client), tmp_path / "a", readonly=True) as a:
+        assert a.get(b"k") == b"1"
+
+
+def test_two_openers_at_once_are_never_both_let_in(tmp_path):
+    """Whoever notes its directory first has the server, in whatever order the commands come."""
+    client = FakeServer()
+    turn = threading.Barrier(2)
+    found = client.hgetall
+
+    def hgetall(key):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            turn.wait(5)  # both have noted, or tried to
+        return found(key)
+
+    client.hgetall = hgetall
+    outcomes = []
+
+    def run(name, prefix):
+        try:
+            with open_guard(FakeEngine(client, prefix), tmp_path / name):
+                outcomes.append("open")
+        except StoreError as error:
+            outcomes.append("refused" if OTHERS in str(error) else error)
+        turn.abort()
+
+    threads = [threading.Thread(target=run, args=each) for each in (("a", b""), ("b", b""))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["open", "refused"]
+
+
+def test_reserved_key_is_absent_and_is_not_stored(server, tmp_path):
+    client, engine = server
+    for prefix in (b"", b"dlbf:"):
+        engine(client).release()
+        engine(client, b"dlbf:").release()
+        key = b"dlbf:guards"[len(prefix) :]
+        with open_guard(engine(client, prefix), tmp_path / prefix.hex()) as guard:
+            guard[b"other"] = b"1"
+            bare = guard.engine
+            assert (bare.get(key), bare.has(key), bare.delete(key)) == (None, False, None)
+            assert bare.get_many([key, b"other"]) == [None, b"1"]
+            assert bare.has_many([key, b"other"]) == [False, True]
+            assert bare.delete_many([key, b"absent"]) == [False, False]
+            for put in (lambda: guard.put(key, b"1"), lambda: guard.update({b"x": b"1", key: b"1"})):  # noqa: B023
+                with pytest.raises(StoreError, match="reserved"):
+                    put()
+            assert (guard.get(key), key in guard, guard.delete(key)) == (None, False, False)
+            assert guard.state == "filtering"
+            assert list(guard) == [b"other"]
+            assert len(guard) == 1
+            guard.clear()
+            assert client.exists(b"dlbf:guards")
 
 
 def test_directory_of_something_else_is_refused_and_left_alone(tmp_path):

@@ -49,7 +49,7 @@ def test_kill_at_each_step_of_a_guarded_write_misses_no_key(name, often):
         for title, what in OPERATIONS.items():
             for step in sorted(STEPS_OF[title]):
                 guard_engines.clear(name, folder)
-                place = guard_kill.fresh(folder)
+                place = guard_kill.fresh(name, folder)
                 with guard_engines.opened(name, folder) as engine, Guard(engine, place, sync="none") as guard:
                     guard.clear()
                     guard.update(START)
@@ -75,7 +75,7 @@ def kill_many(name, n_kills, seed):
     processes = guard_kill.context()
     with guard_engines.running(name) as folder:
         model = {}
-        place = guard_kill.fresh(folder)
+        place = guard_kill.fresh(name, folder)
         with guard_engines.opened(name, folder) as engine:
             Guard(engine, place, sync="none").close()
         for i in range(n_kills):

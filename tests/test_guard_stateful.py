@@ -95,6 +95,7 @@ class AgainstDict(RuleBasedStateMachine):
     def lose_the_guard(self):
         self.stack.close()
         shutil.rmtree(self.folder / "guard")
+        guard_engines.release(self.name, self.data)
         self.open()
 
     @rule(key=keys, low=keys, high=keys, reverse=st.booleans())

@@ -163,6 +163,7 @@ def _open_redis(port: int) -> Iterator[Adapter]:
         finally:
             for key in list(engine.scan(b"")):
                 engine.delete(key)
+            engine.release()
 
 
 ENGINES: dict[str, tuple[Callable[[Path], Any], str]] = {

@@ -140,6 +140,25 @@ class Adapter(ABC):
         """Something that another engine, or one that may have lost writes, does not say; empty: unknown."""
         return b""
 
+    def claim(self, owner: bytes, place: str, write: bool) -> None:  # noqa: B027  (most engines have no room for it)
+        """Keep guards of other directories from an engine that several machines reach: they would deny each other's
+        keys.
+
+        Parameters
+        ----------
+        owner : bytes
+            The name of the guard's directory; empty: it has none.
+        place : str
+            Where it is, for people.
+        write : bool
+            Note the owner in the engine, in one step, if no owner is noted there.  False: only look.
+
+        Raises
+        ------
+        StoreError
+            If another owner is noted.
+        """
+
 
 def keys_of(engine: Adapter, start: bytes) -> Iterator[bytes]:
     """What ``engine.scan(start)`` yields.
