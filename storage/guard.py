@@ -38,7 +38,7 @@ from dlbf.kernels.readpath import Attempt, Writing
 from dlbf.storage import generations, journal, steps
 from dlbf.storage.build import Builder
 from dlbf.storage.engines import Adapter, engine_for
-from dlbf.storage.engines.base import keys_of
+from dlbf.storage.engines.base import PlainAdapter, keys_of
 from dlbf.storage.engines.building import builder_for
 from dlbf.storage.engines.late import LateKeys
 from dlbf.storage.intents import ADDING, LOCK_FILE, NO_BOOT, NOTHING, REMOVING, LockFile, Note, boot_id
@@ -278,9 +278,10 @@ class Guard(Store):
         txn.put(GUARD_KEY, GuardInfo(self._identity()).pack(), db=dbs.meta)
 
     def _identity(self) -> bytes:
-        identity = self.engine.identity()
+        engine = self.engine.engine if isinstance(self.engine, PlainAdapter) else self.engine
+        identity = type(engine).__name__.encode() + b" " + self.engine.identity()
         # Of any length; only whether it is the same matters.
-        return identity and checksum64(identity).to_bytes(8, "little") + identity[:64]
+        return checksum64(identity).to_bytes(8, "little") + identity[:80]
 
     def _check_engine(self, attach: bool, progress: Progress | None) -> None:
         """See whether the filter is this engine's; make it so if ``attach``."""

@@ -89,7 +89,9 @@ record).
 
     guard:        0      8  u64   XXH3-64 of everything behind it
                   8      8  u64   version of this record, now 1
-                 16      -  bytes what the engine said about its identity; empty: nothing
+                 16      8  u64   XXH3-64 of the class of the engine's adapter, a space, and what that says about its
+                                  identity
+                 24      -  bytes the first 80 bytes of these
 
     build:        0      8  u64   XXH3-64 of everything behind it
                   8      -  JSON  see :class:`BuildInfo`

@@ -23,6 +23,8 @@ from dlbf.cli import build
 from dlbf.cli.records import RecordError, read_records, record_writer
 from dlbf.cli.text import CODECS, escape, unescape
 from dlbf.storage import Guard, Store
+from dlbf.storage.engines import MappingEngine
+from dlbf.storage.intents import ADDING
 
 # Everything that text formats get wrong: separators, line ends, escapes, invalid UTF-8, empty, long.
 AWKWARD = {
@@ -402,10 +404,61 @@ def test_directory_that_is_no_store_is_bad_usage_and_says_what_it_is(tmp_path, a
         pass
     # Not 1, which means "no such key", "a rebuild is due" or "not as it should be", nor 3.
     assert "found an empty directory" in run(name, tmp_path / "empty", *more, *options, code=2).stderr
-    said = run(name, tmp_path / "guarded", *more, *options, code=2).stderr
-    assert "the directory of a guard, not of a store" in said
-    assert f'Guard(engine, "{tmp_path / "guarded"}")' in said
+    if name != "info":
+        said = run(name, tmp_path / "guarded", *more, *options, code=2).stderr
+        assert (
+            "the directory of a guard, not of a store: this needs the keys and values, which are in its engine" in said
+        )
+        assert f'Guard(engine, "{tmp_path / "guarded"}")' in said
+        assert f"dlbf info {tmp_path / 'guarded'}" in said
     assert not list((tmp_path / "empty").iterdir())
+
+
+class Named(MappingEngine):
+    """A dict that says which it is."""
+
+    def identity(self):
+        return b"number 7"
+
+
+def test_info_of_a_guard_tells_what_is_known_without_its_engine(tmp_path):
+    path = tmp_path / "guarded"
+    with Guard(Named({b"%d" % i: b"1" for i in range(1000)}), path) as guard:
+        guard[b"more"] = b"1"
+        stats = guard.stats()
+        # Beside the program that has it open.
+        done = subprocess.run([sys.executable, "-m", "dlbf", "info", "--json", path], capture_output=True, check=True)
+        used = json.loads(done.stdout)
+    facts = json.loads(run("info", "--json", path).stdout)
+    for each in (used, facts):
+        assert (each["kind"], each["status"], each["guard"]) == ("guard", "healthy", facts["guard"])
+        for name in ("keys", "generation", "bits_per_key", "design", "state"):
+            assert each["stats"][name] == getattr(stats, name), name
+    said = run("info", "--check", path, code=0).stdout
+    rows = {line[:12].strip(): line[12:] for line in said.splitlines()}
+    assert rows["guard"].startswith(f"{path}: 1,001 keys known to its filter")
+    assert rows["engine"] == "Named number 7 (not opened; the data is there)"
+    assert (rows["state"], rows["writer"], rows["rebuild"]) == ("filtering", "nothing under way", "not due")
+    assert rows["to open it"].startswith(f'g = Guard(engine, "{path}")')
+    assert f"generation {stats.generation}" in said
+    assert f"{stats.bits_per_key:.2f} bits per key" in said
+
+
+def test_info_of_a_guard_that_cannot_filter_says_why(tmp_path):
+    path = tmp_path / "guarded"
+    Guard({}, path, attach=False).close()
+    said = run("info", "--check", path, code=3).stdout
+    assert "pass-through: the engine's keys have not been read yet" in said
+    assert "NEEDED" in said
+    with Guard({b"a": b"1"}, path) as guard:
+        guard._lock_file.intend(ADDING, 1, 1)
+    assert "adding keys, or died while it did; the next writer settles that" in run("info", path).stdout
+    before = {each.name: each.read_bytes() for each in path.iterdir() if each.name != "lock.mdb"}
+    run("info", path)
+    assert {each.name: each.read_bytes() for each in path.iterdir() if each.name != "lock.mdb"} == before
+    (path / "guard.lock").write_bytes(b"nonsense")
+    said = run("info", "--check", path, code=3).stdout
+    assert "guard.lock cannot be read" in said
 
 
 def test_other_lmdb_environments_are_told(tmp_path):

@@ -789,6 +789,24 @@ def another_boot(monkeypatch):
     monkeypatch.setattr(guard_module, "boot_id", lambda: b"another boot    ")
 
 
+def test_adapter_of_another_class_at_the_same_path_is_noticed(tmp_path):
+    """Even if neither says which engine it is."""
+
+    class First(Counting):
+        def identity(self):
+            return b""
+
+    class Second(First):
+        pass
+
+    open_guard(First({b"a": b"1"}), tmp_path).close()
+    with open_guard(First({b"a": b"1"}), tmp_path, attach=False) as guard:
+        assert guard.state == "filtering"
+    with open_guard(Second({b"b": b"1"}), tmp_path, attach=False) as guard:
+        assert guard.state == "pass-through"
+        assert guard.get(b"b") == b"1"
+
+
 def test_unsynced_commits_are_not_trusted_after_a_power_failure(tmp_path, monkeypatch):
     engine = Counting(dict.fromkeys(KEYS, b"1"))
     with open_guard(engine, tmp_path) as guard:

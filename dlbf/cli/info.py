@@ -1,4 +1,4 @@
-"""``dlbf info``: what a store or a filter file is, and whether a store's filter should be rebuilt."""
+"""``dlbf info``: what a store, a guard's directory or a filter file is, and whether a filter should be rebuilt."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import click
 
 from dlbf import format
 from dlbf.cli.reading import read_secret
-from dlbf.cli.stores import check_store
+from dlbf.cli.stores import check_store, is_guard
 from dlbf.errors import DlbfError
 from dlbf.filters.base import COMMON_PARAMS
 from dlbf.filters.files import open_filter
@@ -29,17 +29,18 @@ HEALTHY, DUE, UNHEALTHY = 0, 1, 3
 @click.option("--fast", is_flag=True, help="Do not learn from a sample to estimate what a model would save.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(path: Path, secret_file: Path | None, check: bool, fast: bool, as_json: bool) -> None:
-    """What is in PATH, a store's folder or a filter file.
+    """What is in PATH, the folder of a store or a guard, or a filter file.
 
-    Of a store: size, filter, model, traffic, and whether a rebuild is due and what it would save.  Of a file: kind,
-    geometry, size and, of a learned filter, the plan; every byte is checked.
+    Of a store: size, filter, model, traffic, and whether a rebuild is due and what it would save.  Of a guard: the
+    same without its engine, which is not opened, and which engine that was.  Of a file: kind, geometry, size and, of a
+    learned filter, the plan; every byte is checked.
 
     Exit codes with --check: 0 healthy; 1 a rebuild is due; 3 the filter (or the file) cannot be used, so every read
-    goes to the data; 2 is bad usage, or PATH is not a store.  Without it: 0, 1 for an error, or 2.
+    goes to the data; 2 is bad usage, or PATH is none of them.  Without it: 0, 1 for an error, or 2.
     """
     secret = None if secret_file is None else read_secret(secret_file)
     if path.is_dir():
-        check_store(path)
+        check_store(path, guards=True)
     try:
         code = _store(path, secret, not fast, as_json) if path.is_dir() else _file(path, secret, as_json)
     except DlbfError as error:
@@ -55,39 +56,54 @@ def command(path: Path, secret_file: Path | None, check: bool, fast: bool, as_js
 
 def _store(path: Path, secret: bytes | None, estimate: bool, as_json: bool) -> int:
     from dlbf.storage import Store
+    from dlbf.storage.engineless import EnginelessGuard
 
-    with Store(path, readonly=True, secret=secret) as store:
+    guarded = is_guard(path)
+    kind = EnginelessGuard if guarded else Store
+    with kind(path, readonly=True, secret=secret) as store:
         stats = store.stats()
-        drift = store.drift(estimate)
+        drift = store.drift(estimate and not guarded)  # learning would read keys
         filter = store._replica.filter
         plan = getattr(filter, "plan", None)
+        guard = store.facts() if isinstance(store, EnginelessGuard) else None
     code = UNHEALTHY if not drift.healthy else DUE if drift.due else HEALTHY
     if as_json:
         facts = {
             "path": str(path),
+            "kind": "guard" if guarded else "store",
             "status": {HEALTHY: "healthy", DUE: "rebuild due", UNHEALTHY: "unhealthy"}[code],
             "stats": plain_data(stats.asdict()),
             "drift": drift.asdict(),
         }
+        if guard is not None:
+            facts["guard"] = guard
         if plan is not None:
             facts["plan"] = plan.to_dict()
         click.echo(json.dumps(facts, indent=2, allow_nan=False))
         return code
-    for name, text in _rows(path, stats, drift, plan):
+    for name, text in _rows(path, stats, drift, plan, guard):
         click.echo(f"{name:<12}{text}")
     return code
 
 
-def _rows(path: Path, stats: Any, drift: Any, plan: Any) -> list[tuple[str, str]]:
+def _rows(path: Path, stats: Any, drift: Any, plan: Any, guard: dict[str, Any] | None) -> list[tuple[str, str]]:
     """One screen: headings and what stands behind them."""
-    rows = [
-        ("store", f"{path}: {stats.keys:,} keys, {_bytes(stats.file_bytes)} on disk, {stats.readers} readers"),
-        ("state", stats.state + (f": {stats.reason}" if stats.reason else "")),
-    ]
+    on_disk = f"{_bytes(stats.file_bytes)} on disk, {stats.readers} readers"
+    if guard is None:
+        rows = [("store", f"{path}: {stats.keys:,} keys, {on_disk}")]
+    else:
+        rows = [
+            ("guard", f"{path}: {stats.keys:,} keys known to its filter, {on_disk}"),
+            ("engine", f"{guard['engine']} (not opened; the data is there)"),
+            ("writer", guard["writer"]),
+        ]
+    rows.append(("state", stats.state + (f": {stats.reason}" if stats.reason else "")))
     if drift.healthy:
         kind = stats.design if stats.model == "none" else f"{stats.design}, {stats.model} model"
         size = _bytes(stats.filter_bytes + stats.model_bytes)
         rows.append(("filter", f"{kind}: {size}, {drift.growth:.0%} of {stats.capacity:,} keys"))
+        if guard is not None:
+            rows.append(("", f"generation {stats.generation}"))
         bits = f"{stats.bits_per_key:.2f} bits per key"
         if stats.model_bytes and stats.keys:
             bits += f", of which the model has {8 * stats.model_bytes / stats.keys:.2f}"
@@ -114,7 +130,9 @@ def _rows(path: Path, stats: Any, drift: Any, plan: Any) -> list[tuple[str, str]
         how = " with a model" if drift.would_learn else ""
         bits = f"about {drift.estimated_bits_per_key:.2f} bits per key{how}"
         rows.append(("", f"it would take {bits}, saving {_bytes(drift.saving_bytes)}"))
-    if drift.due:
+    if guard is not None:
+        rows.append(("to open it", f"{guard['open']}; then g.stats(), g.verify(), g.rebuild()"))
+    elif drift.due:
         rows.append(("", f"run: dlbf rebuild {path}"))
     return rows
 

@@ -25,6 +25,7 @@ __all__ = [
     "EXIT_TROUBLE",
     "Trouble",
     "check_store",
+    "is_guard",
     "open_store",
     "secret_option",
     "store_argument",
@@ -127,24 +128,30 @@ def open_store(
             yield store
 
 
-def check_store(path: Path) -> None:
-    """Say what a directory is that is not a store's.
+def is_guard(path: Path) -> bool:
+    """Whether a directory is a guard's."""
+    return (path / "guard.lock").exists()
+
+
+def check_store(path: Path, guards: bool = False) -> None:
+    """Say what a directory is that is not a store's (or, with ``guards``, a guard's).
 
     Raises
     ------
     Trouble
         If there is no store that could be read.
     """
-    _check_path(path, write=False, create=False)
+    _check_path(path, write=False, create=False, guards=guards)
 
 
-def _check_path(path: Path, write: bool, create: bool) -> None:
+def _check_path(path: Path, write: bool, create: bool, guards: bool = False) -> None:
     """Find what LMDB would only have a number for."""
     data = path / "data.mdb"
-    if (path / "guard.lock").exists():
+    if is_guard(path) and not guards:
         raise Trouble(
-            f"{path}: the directory of a guard, not of a store: the data is in its engine, which only your program can "
-            f'open. There, with g = Guard(engine, "{path}"): g.stats(), g.verify(), g.rebuild()'
+            f"{path}: the directory of a guard, not of a store: this needs the keys and values, which are in its "
+            f'engine, and only your program can open that. There, with g = Guard(engine, "{path}"): g.get(key), '
+            f"g.verify(), g.rebuild(). What can be told without the engine: dlbf info {path}"
         )
     if path.is_file():
         raise Trouble(f"{path}: {_what_file(path)}")

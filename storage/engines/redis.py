@@ -123,7 +123,7 @@ class RedisEngine(Adapter):
         """The servers' run ids, because one that was started again may have lost writes, and the note of the claim:
         it is another one for every database and prefix, and after FLUSHALL."""
         run_ids = sorted(client.info("server")["run_id"].encode() for client in self._servers())
-        return b" ".join([self.client.hget(GUARDS, self.prefix) or b"", *run_ids])
+        return b" ".join([*run_ids, self.client.hget(GUARDS, self.prefix) or b""])
 
     def claim(self, owner: bytes, place: str, write: bool) -> None:
         """Note on the server whose keys these are; a prefix that begins another one's claims its keys, too."""
