@@ -9,7 +9,7 @@ from conftest import SECRET
 
 import dlbf
 from dlbf import models
-from dlbf.bench.keys import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.theory import DESIGNS
 
 N_KEYS = 1500

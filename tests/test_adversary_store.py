@@ -7,7 +7,7 @@ import pytest
 from conftest import SECRET
 
 from dlbf.adversary import ATTACKS, Oracle, StoreFilter, WhiteBoxMutation, key_with_hash, reveal, stated_bound
-from dlbf.bench.keys import listed_urls
+from dlbf.datasets import listed_urls
 from dlbf.errors import StoreError
 from dlbf.kernels.hashing import hash64
 from dlbf.learned.evaluation import Rate

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from conftest import skip_without_writemap
 
 from dlbf.bench import engines, scale, store
-from dlbf.bench.keys import listed_urls, ordinary_urls
 from dlbf.cli import build
 from dlbf.cli.bench import SECTIONS
+from dlbf.datasets import listed_urls, ordinary_urls
 
 
 def run(*arguments):

@@ -10,9 +10,9 @@ pytest.importorskip("click")
 pytest.importorskip("rich")
 from click.testing import CliRunner
 
-from dlbf.bench.keys import ordinary_urls
 from dlbf.bench.replay import Change, made_trace, read_trace, replay
 from dlbf.cli import build
+from dlbf.datasets import ordinary_urls
 from dlbf.storage import Store
 
 ABSENT = list(ordinary_urls(20_000))

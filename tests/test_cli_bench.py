@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from dlbf.bench import data
-from dlbf.bench.keys import listed_urls, ordinary_urls
 from dlbf.bench.timing import Timing, machine, side_by_side
 from dlbf.cli import build
+from dlbf.datasets import listed_urls, ordinary_urls
 
 
 def bench(*arguments):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlbf.bench.keys import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.storage import Store
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -969,7 +969,7 @@ def test_guard_grows_and_shrinks_with_its_engine(tmp_path):
 
 def test_guard_learns_from_its_misses(tmp_path):
     pytest.importorskip("sklearn")
-    from dlbf.bench.keys import listed_urls, ordinary_urls
+    from dlbf.datasets import listed_urls, ordinary_urls
 
     keys = list(listed_urls(6000))
     engine = Counting(dict.fromkeys(keys, b"1"), ordered=True)

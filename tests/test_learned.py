@@ -16,7 +16,7 @@ from learned_common import FRESH, KEYS, NEGATIVES, awkward_keys, fit, fitted, se
 
 import dlbf
 from dlbf import format
-from dlbf.bench.keys import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.learned import Explanation, LearnedFilter, Rate
 from dlbf.learned.assembly import DELETED, DIRECTORY, MEMBER, PART
 from dlbf.learned.fitting import Targets

@@ -21,7 +21,7 @@ from learned_common import KEYS, awkward_keys, fit, secret_of
 
 import dlbf
 from dlbf import format
-from dlbf.bench.keys import ordinary_urls
+from dlbf.datasets import ordinary_urls
 from dlbf.learned.assembly import DELETED
 from dlbf.theory import DESIGNS
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dlbf import models
-from dlbf.bench.keys import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.models import Features, compile
 
 N = 2000

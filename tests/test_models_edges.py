@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dlbf import models
-from dlbf.bench.keys import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls, ordinary_urls
 
 KEYS, NEGATIVES = list(listed_urls(400)), list(ordinary_urls(1200))
 

@@ -20,8 +20,8 @@ from conftest import SECRET
 from learned_common import small_model
 
 from dlbf import models
-from dlbf.bench.keys import listed_urls, ordinary_urls
 from dlbf.cli import build as build_cli
+from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.errors import FilterFullError, StoreError
 from dlbf.kernels.journal import OperationLog, apply_record
 from dlbf.storage import Store, build, drift, generations, layout, misses, rebuild, replica, steps

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from dlbf.bench.keys import listed_urls, ordinary_urls
 from dlbf.cli import build
+from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.report import Targets, collect, gather, prepare, render
 from dlbf.report.charts import Axis, Series, line_chart, nice_ticks
 from dlbf.report.wording import file_size, nanoseconds, percent, show_key

@@ -436,7 +436,7 @@ def test_trace_replayed_misses_nothing(tmp_path):
 
 def test_sampling_misses_costs_at_most_three_percent(memory):
     """All of it: drawing, thinning, and the thread that writes.  Short turns, on and off in turns, CPU time summed."""
-    from dlbf.bench.keys import listed_urls, ordinary_urls
+    from dlbf.datasets import listed_urls, ordinary_urls
 
     keys, absent = list(listed_urls(100_000)), list(ordinary_urls(100_000, seed=2))
     stores = {}
@@ -467,7 +467,7 @@ def test_sampling_misses_costs_at_most_three_percent(memory):
 
 def test_learned_filter_in_a_store_answers_nearly_as_fast_as_a_plain_one(memory):
     """The model is a few table lookups per byte; Python's part of the read is the same."""
-    from dlbf.bench.keys import listed_urls, ordinary_urls
+    from dlbf.datasets import listed_urls, ordinary_urls
 
     keys, absent = list(listed_urls(200_000)), list(ordinary_urls(200_000, seed=2))
     stores = {}

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from dlbf.bench.keys import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.storage import Store
 
 

@@ -4,7 +4,7 @@ import gc
 import os
 
 import dlbf
-from dlbf.bench.keys import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls, ordinary_urls
 
 FPR = 0.01
 SECRET = bytes(range(16))

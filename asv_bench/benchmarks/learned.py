@@ -4,7 +4,7 @@ import warnings
 
 import dlbf
 from dlbf import models
-from dlbf.bench.keys import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.learned import LearnedFilter
 from dlbf.theory import DESIGNS
 

@@ -1,7 +1,7 @@
 """Models: scoring one key and many, opening, training, what a model is worth at a size."""
 
 from dlbf import models
-from dlbf.bench.keys import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls, ordinary_urls
 
 from .common import TINY, size
 

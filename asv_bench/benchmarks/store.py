@@ -10,8 +10,8 @@ from pathlib import Path
 import lmdb
 
 from dlbf.bench.engines import evict
-from dlbf.bench.keys import ordinary_urls
 from dlbf.bench.scale import WRITER
+from dlbf.datasets import ordinary_urls
 from dlbf.errors import StoreError
 from dlbf.storage import Store
 

@@ -13,7 +13,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlbf.bench.keys import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls, ordinary_urls
 
 __all__ = [
     "Split",
@@ -63,7 +63,7 @@ def data_folder(given: str | os.PathLike[str] | None) -> Path | None:
 def data_words(folder: Path | None, n_keys: int) -> str:
     """What is measured on, for the reader of a table."""
     if folder is None:
-        return f"{n_keys:,} keys made by dlbf.bench.keys"
+        return f"{n_keys:,} keys made by dlbf.datasets"
     return "real URLs: malicious ones stored, benign ones absent"
 
 
@@ -111,7 +111,7 @@ def choose_keys(
         if len(keys) >= n_keys and len(absent) >= n_absent:
             words = f"real URLs: {n_keys:,} malicious ones stored, {n_absent:,} benign ones absent"
             return words, keys[:n_keys], absent[:n_absent]
-    words = f"URL-like keys made by dlbf.bench.keys: {n_keys:,} stored, {n_absent:,} absent"
+    words = f"URL-like keys made by dlbf.datasets: {n_keys:,} stored, {n_absent:,} absent"
     return words, list(listed_urls(n_keys)), list(ordinary_urls(n_absent))
 
 

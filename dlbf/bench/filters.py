@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import dlbf
-from dlbf.bench.keys import listed_urls, ordinary_urls
 from dlbf.bench.timing import Timing, side_by_side
+from dlbf.datasets import listed_urls, ordinary_urls
 
 __all__ = ["Row", "measure"]
 

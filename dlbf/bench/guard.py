@@ -10,8 +10,8 @@ from typing import Any
 
 import lmdb
 
-from dlbf.bench.keys import listed_urls
 from dlbf.bench.timing import Timing, side_by_side
+from dlbf.datasets import listed_urls
 from dlbf.storage import Guard
 from dlbf.storage.engines import Adapter, LmdbEngine, SqliteEngine, engine_for
 

@@ -13,8 +13,8 @@ from typing import Any
 import dlbf
 from dlbf import models
 from dlbf.bench.data import Split
-from dlbf.bench.keys import listed_urls, ordinary_urls
 from dlbf.bench.timing import side_by_side
+from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.learned import LearnedFilter
 from dlbf.theory import DESIGNS
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dlbf.bench.data import read_named
-from dlbf.bench.keys import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls, ordinary_urls
 
 __all__ = ["Change", "Replay", "Row", "draw", "made_trace", "read_trace", "replay"]
 

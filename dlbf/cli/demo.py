@@ -14,8 +14,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from dlbf.bench.keys import listed_urls, ordinary_urls
 from dlbf.cli.stores import EXIT_NO
+from dlbf.datasets import listed_urls, ordinary_urls
 
 __all__ = ["command"]
 

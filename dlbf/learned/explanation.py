@@ -61,7 +61,7 @@ class Explanation:
     Examples
     --------
     >>> import dlbf
-    >>> from dlbf.bench.keys import listed_urls, ordinary_urls
+    >>> from dlbf.datasets import listed_urls, ordinary_urls
     >>> keys, absent = list(listed_urls(500)), list(ordinary_urls(5000))
     >>> lf = dlbf.LearnedFilter.fit(keys, absent, fpr=0.05, design="cuckoo", model=None, progress=False)
     >>> lf.plan.design, len(lf.plan.regions), lf.plan.fnr

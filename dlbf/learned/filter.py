@@ -47,7 +47,7 @@ class LearnedFilter(CompositeCore, Filter):
 
     Examples
     --------
-    >>> from dlbf.bench.keys import listed_urls, ordinary_urls
+    >>> from dlbf.datasets import listed_urls, ordinary_urls
     >>> keys, negatives = list(listed_urls(3000)), list(ordinary_urls(20000))
     >>> lf = LearnedFilter.fit(keys, negatives, fpr=0.01, model="ngram")
     >>> all(key in lf for key in keys), lf.design

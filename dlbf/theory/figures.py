@@ -509,7 +509,7 @@ _MIXED = (
 def _measured_urls() -> tuple[Panel, Claim]:
     """A bodega and a secure-bloom of equal memory, fitted to URL-like keys and asked for mixtures of queries."""
     from dlbf.adversary import Oracle, WhiteBoxMutation, measure_hybrid, reveal
-    from dlbf.bench.keys import listed_urls, ordinary_urls
+    from dlbf.datasets import listed_urls, ordinary_urls
     from dlbf.learned import LearnedFilter
     from dlbf.models import train
 

@@ -26,7 +26,7 @@ def command(n_keys: int, fpr: float, n_queries: int, rounds: int, as_json: bool)
     if as_json:
         figures = {
             "machine": machine(),
-            "data": "URL-like keys made by dlbf.bench.keys",
+            "data": "URL-like keys made by dlbf.datasets",
             "keys": n_keys,
             "fpr_target": fpr,
             "rows": [row.to_dict() for row in rows],

@@ -22,7 +22,7 @@ def command(data: str | None, n_keys: int, rounds: int, quick: bool, as_json: bo
     from dlbf import models
     from dlbf.bench import models as models_section
     from dlbf.bench.data import data_folder, data_words, hard_split, random_split, read_urls
-    from dlbf.bench.keys import listed_urls, ordinary_urls
+    from dlbf.datasets import listed_urls, ordinary_urls
 
     if quick:
         n_keys, rounds = min(n_keys, 20_000), min(rounds, 5)

@@ -37,7 +37,7 @@ def command(
     """
     from dlbf.bench import store as section
     from dlbf.bench.data import choose_keys
-    from dlbf.bench.keys import listed_urls
+    from dlbf.datasets import listed_urls
 
     if quick:
         n_keys, n_warm, n_cold, rounds = min(n_keys, 20_000), min(n_warm, 2000), min(n_cold, 500), min(rounds, 3)
