@@ -25,7 +25,7 @@ TOLERATED = 1.1
 # A rebuild that would save less than this share of the bytes, or less than this number, is not worth while ...
 LEAST_SAVING = 0.25
 LEAST_SAVED_BYTES = 4096
-# ... nor one of a store that has changed by less than this share since the last.
+# ... nor one of a store that has lost less than this share of its keys since its filter was made.
 LEAST_CHANGE = 0.25
 # So many keys and absent keys are needed before it is worth asking whether a model pays.
 LEAST_KEYS = 1000
@@ -101,8 +101,11 @@ def drift(store: "Store", estimate: bool) -> Drift:
             if share < 1:
                 then_bytes, would_learn = int(share * then_bytes), True
     saving = max(0, now_bytes - then_bytes)
-    replaced = build is None or build.generation != replica.generation
-    changed = replaced or abs(n_keys - built_keys) >= LEAST_CHANGE * built_keys or (would_learn and not learned)
+    keys_then: float = built_keys
+    if build is None or build.generation != replica.generation:
+        # Grown since: its room is there for the keys to come, and without it the next ones would ask for it again.
+        keys_then = replica.capacity / (generations.LEARNED_GROWTH if learned else generations.GROWTH)
+    changed = n_keys <= (1 - LEAST_CHANGE) * keys_then or (would_learn and not learned)
     if low > TOLERATED * target:
         reasons.append(
             f"false positives: {rate:.3%} of {traffic.absent:,} absent lookups (at least {low:.3%}); "

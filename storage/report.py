@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dlbf.plain import plain_data
+from dlbf.storage.generations import MIN_CAPACITY
 
 __all__ = ["Drift", "FilterFigures", "RebuildReport", "Stats", "Verification"]
 
@@ -277,7 +278,8 @@ class RebuildReport:
             ("model", lambda f: f"{f.model}, {f.model_bytes:,} bytes" if f.model != "none" else "none"),
             ("keys", lambda f: f"{f.keys:,}"),
             ("bytes", lambda f: f"{f.nbytes:,}"),
-            ("bits per key", lambda f: f"{f.bits_per_key:.2f}"),
+            # A smaller filter than the smallest is not made: with fewer keys their number does not tell its size.
+            ("bits per key", lambda f: f"{f.bits_per_key:.2f}" if f.keys >= MIN_CAPACITY else "-"),
             ("FPR predicted", lambda f: _rate(f.fpr_predicted)),
             ("FPR measured", lambda f: _rate(f.fpr_measured)),
             ("deletability", lambda f: f"{f.deletability:.3f}"),

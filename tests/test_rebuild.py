@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -960,6 +961,29 @@ def test_drift_sees_that_a_store_emptied_and_filled_again_has_no_model_any_more(
         check(store, KEYS)
 
 
+@pytest.mark.parametrize("n_keys", [1000, 3000, 30_000])
+def test_room_left_by_growth_is_no_drift_and_a_shrunk_store_is(path, n_keys):
+    keys = list(listed_urls(n_keys, seed=79))
+    with open_store(path) as store:
+        for first in range(0, n_keys, 10_000):  # as ``dlbf load`` does
+            fill(store, keys[first : first + 10_000])
+        assert store.drift().reasons == ()
+        for _ in range(2):  # a rebuild leaves little room: the next keys make the filter grow, and that is no reason
+            store.rebuild()
+            assert store.drift().reasons == ()
+            more = [b"more %d" % i for i in range(len(store), int(1.1 * len(store)) + 100)]
+            for first in range(0, len(more), 50):
+                fill(store, more[first : first + 50])
+            assert store.drift().reasons == ()
+        if n_keys < 30_000:
+            return  # too small for anything to be saved
+        doomed = list(store)[::2]
+        with store.write() as txn:
+            for key in doomed:
+                txn.delete(key)
+        assert any("memory" in reason for reason in store.drift().reasons)
+
+
 # --- the command line
 
 
@@ -970,12 +994,37 @@ def run(*arguments):
     return result.exit_code, result.output
 
 
+def test_sizes_per_key_are_shown_where_they_mean_something(path):
+    with open_store(path) as store:
+        store[b"one"] = b"v"
+        report = store.rebuild()
+    assert re.search(r"^bits per key +- +-$", str(report), re.MULTILINE)
+    out = run("info", path)[1]
+    assert "bits per key" not in out
+    assert "saving" not in out
+    keys = list(listed_urls(30_000, seed=79))
+    path = path.with_name("larger")
+    with open_store(path) as store:
+        for first in range(0, len(keys), 10_000):
+            fill(store, keys[first : first + 10_000])
+        stats = store.stats()
+        assert stats.capacity > 1.9 * stats.keys  # it has just grown
+    code, out = run("info", path, "--check")
+    assert code == 0
+    assert "rebuild     not due\n" in out
+    full = 8 * stats.filter_bytes / stats.capacity
+    assert f"{stats.bits_per_key:.2f} bits per key, {full:.2f} when full\n" in out
+
+
 def test_commands_rebuild_info_and_verify(path, tmp_path):
     negatives = tmp_path / "absent.txt"
     negatives.write_bytes(b"\n".join(ABSENT))
     with open_store(path) as store:
-        for first in range(0, N_KEYS, 100):  # little by little: the filter is too large by half
-            fill(store, KEYS[first : first + 100])
+        gone = list(listed_urls(2 * N_KEYS, seed=78))
+        fill(store, KEYS + gone)
+        with store.write() as txn:
+            for key in gone:
+                txn.delete(key)
     code, out = run("info", path, "--check", "--json")
     assert code == 1
     assert json.loads(out)["status"] == "rebuild due"

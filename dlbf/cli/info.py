@@ -88,6 +88,9 @@ def _store(path: Path, secret: bytes | None, estimate: bool, as_json: bool) -> i
 
 def _rows(path: Path, stats: Any, drift: Any, plan: Any, guard: dict[str, Any] | None) -> list[tuple[str, str]]:
     """One screen: headings and what stands behind them."""
+    from dlbf.storage.drift import LEAST_SAVED_BYTES
+    from dlbf.storage.generations import MIN_CAPACITY
+
     on_disk = f"{_bytes(stats.file_bytes)} on disk, {stats.readers} readers"
     if guard is None:
         rows = [("store", f"{path}: {stats.keys:,} keys, {on_disk}")]
@@ -104,10 +107,8 @@ def _rows(path: Path, stats: Any, drift: Any, plan: Any, guard: dict[str, Any] |
         rows.append(("filter", f"{kind}: {size}, {drift.growth:.0%} of {stats.capacity:,} keys"))
         if guard is not None:
             rows.append(("", f"generation {stats.generation}"))
-        bits = f"{stats.bits_per_key:.2f} bits per key"
-        if stats.model_bytes and stats.keys:
-            bits += f", of which the model has {8 * stats.model_bytes / stats.keys:.2f}"
-        rows.append(("", bits))
+        if stats.keys >= MIN_CAPACITY:  # fewer keys do not decide how large a filter is
+            rows.append(("", _bits(stats)))
         if plan is not None:
             rows.append(("", f"planned: FPR {plan.fpr:.3%}, deletability {plan.deletability:.3f}"))
     seen = "no absent lookups seen yet"
@@ -126,7 +127,7 @@ def _rows(path: Path, stats: Any, drift: Any, plan: Any, guard: dict[str, Any] |
         ("rebuild", "not due" if not drift.due else "DUE" if drift.healthy else "NEEDED"),
         *(("", reason) for reason in drift.reasons),
     ]
-    if drift.healthy and not math.isnan(drift.estimated_bits_per_key):
+    if drift.healthy and drift.saving_bytes >= LEAST_SAVED_BYTES:
         how = " with a model" if drift.would_learn else ""
         bits = f"about {drift.estimated_bits_per_key:.2f} bits per key{how}"
         rows.append(("", f"it would take {bits}, saving {_bytes(drift.saving_bytes)}"))
@@ -135,6 +136,15 @@ def _rows(path: Path, stats: Any, drift: Any, plan: Any, guard: dict[str, Any] |
     elif drift.due:
         rows.append(("", f"run: dlbf rebuild {path}"))
     return rows
+
+
+def _bits(stats: Any) -> str:
+    """Size per key, and what it comes to when the room is used."""
+    full = 8 * (stats.filter_bytes + stats.model_bytes) / max(stats.keys, stats.capacity)
+    bits = f"{stats.bits_per_key:.2f} bits per key, {full:.2f} when full"
+    if stats.model_bytes:
+        bits += f"; the model takes {8 * stats.model_bytes / stats.keys:.2f} of them"
+    return bits
 
 
 def _bytes(n: float) -> str:
