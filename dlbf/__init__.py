@@ -75,3 +75,8 @@ def __getattr__(name: str) -> Any:
     if name == "LearnedFilter":
         return importlib.import_module("dlbf.learned").LearnedFilter
     raise AttributeError(f"module 'dlbf' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # What there is for users, imported yet or not; not what this file imports for itself.
+    return [*__all__, "storage", *(name for name in globals() if name.startswith("__") and name not in __all__)]

@@ -72,14 +72,14 @@ def drift(store: "Store", estimate: bool) -> Drift:
     replica = store._replica
     with store._reading() as txn:
         n_keys = store._known_keys(txn)
-        n_misses = txn.stat(store._dbs.misses)["entries"] + store.n_samples
+        n_misses = txn.stat(store._dbs.misses)["entries"] + store._n_samples
         traffic = read_traffic(txn, store._dbs)
         build = read_build(txn, store)
     filter = replica.filter
     target = store._info.fpr
     if filter is not None:
         # What this process has not reported yet.
-        fresh = (store.n_filtered - store._reported[0], store.n_false_positives - store._reported[1])
+        fresh = (store._n_filtered - store._reported[0], store._n_false_positives - store._reported[1])
         traffic = observe(traffic, replica.generation, sum(fresh), fresh[1])
     rate, low = observed_rate(traffic)
     built_keys = build.keys if build is not None else 0

@@ -640,7 +640,7 @@ class Guard(Store):
         else:
             self._store([key], [], lambda: self.engine.put(key, value))
 
-    def __setitem__(self, key: Key, value: bytes) -> None:
+    def __setitem__(self, key: Key, value: bytes | bytearray | memoryview) -> None:
         self.put(key, value)
 
     def update(self, other: Any = (), /, **more: bytes) -> None:

@@ -193,7 +193,7 @@ def absent_now(store: "Store", negatives: Iterable[Any] | None, limit: int) -> l
     rng = random.Random(0)
     found: list[bytes] = []
     if negatives is None:
-        if not store.readonly and store.n_samples and store._writer == 0:
+        if not store.readonly and store._n_samples and store._writer == 0:
             store._flush()
         with store._reading() as txn:
             found = list(islice(read_misses(txn, store._dbs), limit))

@@ -349,7 +349,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         with contextlib.suppress(lmdb.Error, StoreError):
             if replica.filter is not None and replica.journal_bytes > 4096:
                 self.checkpoint()
-            if self.n_samples >= FLUSH_LEAST_KEYS:
+            if self._n_samples >= FLUSH_LEAST_KEYS:
                 self._flush()
 
     def _close(self) -> None:
@@ -458,13 +458,13 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         """The same, and the transaction they are of."""
         if not self._is_current() and not self._refresh():
             return None, 0
-        epoch = self.epoch
+        epoch = self._epoch
         number = self._complete_for()
         filter = self._filter() if self._is_current() else None
         if filter is None:
             return None, 0
         answers = filter.contains_many(keys)
-        if self.epoch == epoch:
+        if self._epoch == epoch:
             return answers, number
         # The filter changed while it was being asked; between two changes of one transaction it may have lacked a key.
         with Attempt(self._lock):
@@ -480,7 +480,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             except Overtaken as error:
                 log.debug("%s: %s", self.path, error)
 
-    def _set_slow(self, key: Key, value: bytes) -> None:
+    def _set_slow(self, key: Key, value: bytes | bytearray | memoryview) -> None:
         self._change_alone(lambda txn: txn.put(key, value))
         self._allow_quick_changes()
 
@@ -846,10 +846,10 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             keys=n_keys,
             filter_bytes=filter.nbytes - getattr(filter, "model_bytes", 0) if filter is not None else 0,
             model_bytes=getattr(filter, "model_bytes", 0),
-            lookups=self.n_lookups,
-            filtered=self.n_filtered,
-            false_positives=self.n_false_positives,
-            unfiltered=self.n_unfiltered,
+            lookups=self._n_lookups,
+            filtered=self._n_filtered,
+            false_positives=self._n_false_positives,
+            unfiltered=self._n_unfiltered,
             fpr_target=self._info.fpr,
             state=state,
             reason=reason,

@@ -134,6 +134,11 @@ class _View:
 class Snapshot(_View):
     """The store as it was at one moment; made by :meth:`dlbf.storage.Store.snapshot`.
 
+    Attributes
+    ----------
+    txn_id : int
+        LMDB's number of the newest transaction that it sees.
+
     Notes
     -----
     While it is open LMDB keeps every page it can see, so the file grows with each write: close it soon.

@@ -244,10 +244,10 @@ class Upkeep(WritePath):
             patience = OWN_PATIENCE_SECONDS if own else RESIZE_PATIENCE_SECONDS
             end = time.monotonic() + patience
             self._drop_live()
-            while self.n_reading:
+            while self._n_reading:
                 if time.monotonic() > end:
                     raise StoreError(
-                        f"{self.path}: the LMDB map must grow, but {self.n_reading} snapshots or iterators of this "
+                        f"{self.path}: the LMDB map must grow, but {self._n_reading} snapshots or iterators of this "
                         f"{'thread' if own else 'process'} have been open for {patience:.0f} s; close them, or open "
                         "the store with a larger map_size"
                     )
@@ -429,7 +429,7 @@ class Upkeep(WritePath):
     def _watch_generation(self) -> None:
         """Another filter answers from now on: count its lookups from here."""
         if self._reported[2] != self._replica.generation:
-            self._reported = (self.n_filtered, self.n_false_positives, self._replica.generation)
+            self._reported = (self._n_filtered, self._n_false_positives, self._replica.generation)
 
     def _samples_full(self) -> None:
         """Many absent keys have been drawn: have them written soon, and draw fewer until then."""
@@ -442,14 +442,14 @@ class Upkeep(WritePath):
                 self._flusher.start()
             except RuntimeError:
                 self._flusher = None
-                self._draw_every(2 * self.sample_every)
-        elif not is_flushing or self.n_samples >= 2 * misses.BUFFER_KEYS:
-            self._draw_every(2 * self.sample_every)
+                self._draw_every(2 * self._sample_every)
+        elif not is_flushing or self._n_samples >= 2 * misses.BUFFER_KEYS:
+            self._draw_every(2 * self._sample_every)
 
     def _draw_every(self, every: float) -> None:
         """Draw one absent key in ``every``; those that wait to be written are thinned to that, so all stay uniform."""
         with Attempt(self._sample_lock):
-            waiting, before = self._take_samples(), self.sample_every
+            waiting, before = self._take_samples(), self._sample_every
             if waiting:
                 every = max(every, before)  # there are no more of them than were drawn
             self._sample_misses(every, misses.BUFFER_KEYS, 0)
@@ -474,14 +474,14 @@ class Upkeep(WritePath):
         replica = self._replica
         self._flushed_at = time.monotonic()
         traffic = read_traffic(txn, self._dbs)
-        lookups, passed, generation = self.n_filtered, self.n_false_positives, replica.generation
+        lookups, passed, generation = self._n_filtered, self._n_false_positives, replica.generation
         fresh = (lookups - self._reported[0], passed - self._reported[1])
         self._reported = (lookups, passed, generation)
         traffic = observe(traffic, generation, sum(fresh), fresh[1])
         if added is not None and deleted is not None:
             traffic = replace(traffic, added=added, deleted=deleted)
         if self._miss_limit:
-            drawn, every = self._take_samples(), self.sample_every
+            drawn, every = self._take_samples(), self._sample_every
             every = misses.write_misses(txn, self._dbs, drawn, every, self._miss_limit, traffic.scale)
             self._draw_every(every)
         txn.put(TRAFFIC_KEY, traffic.pack(), db=self._dbs.meta)
@@ -546,7 +546,7 @@ class Upkeep(WritePath):
             with Attempt(self._lock):
                 self._commit_checkpoint(txn, operations, number, flags)
         else:
-            if self.n_samples >= misses.BUFFER_KEYS // 4:
+            if self._n_samples >= misses.BUFFER_KEYS // 4:
                 self._report(txn)
             record = operations.record(number, replica.generation, flags)
             self._commit_with(txn, number, record)

@@ -1015,7 +1015,7 @@ with guard_engines.opened(name, folder) as engine, Guard(engine, folder + "/guar
     print("ready", flush=True)
     for line in sys.stdin:
         key = bytes.fromhex(line)
-        print((guard.get(key) or b"-").decode(), guard.state, guard.n_filtered, flush=True)
+        print((guard.get(key) or b"-").decode(), guard.state, guard._n_filtered, flush=True)
 """
 
 

@@ -361,7 +361,7 @@ def test_misses_are_drawn_uniformly_whichever_way_they_are_asked_for(path, monke
                 ask(store, [b"%s %d" % (way, i) for i in range(start, start + 500)])
             store.get_many(KEYS[:50])
             store.get(KEYS[start % 1000])
-        assert store.n_false_positives > 1000
+        assert store._n_false_positives > 1000
         store._flush()
         with store._reading() as txn:
             found = [key.split() for key in misses.read_misses(txn, store._dbs)]
@@ -387,7 +387,7 @@ def test_misses_are_bounded_and_stay_uniform(path, monkeypatch):
         store._flush()
         with store._reading() as txn:
             ages = [int(key) for key in misses.read_misses(txn, store._dbs)]
-        assert store.sample_every > 20
+        assert store._sample_every > 20
         assert store.stats().misses == 1000
     assert len(ages) == 1000
     # Quarters of the traffic: 250 each, standard deviation 14; thinning in between adds its own.
@@ -405,7 +405,7 @@ def test_misses_before_a_rebuild_make_room_for_those_after(path, monkeypatch):
         store.rebuild()
         assert store.stats().misses == 500
         store._flush()
-        assert store.sample_every < 3
+        assert store._sample_every < 3
         for i in range(2000):
             store.get(b"new %d" % i)
         store._flush()
@@ -420,7 +420,7 @@ def test_sampling_can_be_turned_off_and_checks_its_argument(path):
         for i in range(5000):
             store.get(b"%d" % i)
         store.get_many([b"%d" % i for i in range(5000)])
-        assert store.n_samples == 0
+        assert store._n_samples == 0
     with open_store(path) as store:
         assert store.stats().misses == 0
     for bad in (-1, 1.5, "yes"):
@@ -436,7 +436,7 @@ def test_reader_processes_contribute_and_readonly_ones_do_not(path):
         with open_store(path, readonly=readonly) as store:
             for i in range(20_000):
                 store.get(b"%s %d" % (name, i))
-            assert store.n_unfiltered == 0
+            assert store._n_unfiltered == 0
         os._exit(0)
 
     for readonly, name in ((False, b"writer"), (True, b"readonly")):

@@ -122,7 +122,7 @@ class AgainstDict(RuleBasedStateMachine):
     def reopen(self, pairs, readonly):
         for view, _ in pairs:
             view.close()
-        if self.store.n_reading:
+        if self.store._n_reading:
             return
         self.store.close()
         if readonly:
@@ -210,7 +210,7 @@ def test_items_may_be_read_while_the_store_changes(path):
             del store[key]
         assert sorted(seen) == sorted(b"%d" % i for i in range(100))
         assert len(store) == 100
-        assert store.n_reading == 0
+        assert store._n_reading == 0
 
 
 def test_prefix_end_is_the_smallest_key_above_the_prefix():
@@ -303,7 +303,7 @@ def test_store_has_few_enough_attributes_for_quick_calls(path):
 def test_absent_keys_are_answered_without_a_read_transaction(path, monkeypatch):
     with open_store(path) as store:
         bulk(store, [b"%d" % i for i in range(1000)])
-        before = store.n_filtered
+        before = store._n_filtered
         assert sum(store.get(b"x%d" % i) is not None for i in range(10000)) == 0
         stats = store.stats()
         # Binomial with n = 10,000, p = 0.01: mean 100, standard deviation 10.
@@ -936,11 +936,11 @@ def test_large_filter_is_loaded_aside_while_the_data_answer(path, monkeypatch):
         assert store.get_many([b"1", b"x"]) == [b"v", None]
         with store.snapshot() as view:
             assert view.get(b"2") == b"v"
-        assert store.n_unfiltered == 202
+        assert store._n_unfiltered == 202
         go.set()
         assert store.stats().state == "filtering"  # who asks for the state waits for it
         assert store.get(b"absent") is None
-        assert store.n_filtered + store.n_false_positives == 1
+        assert store._n_filtered + store._n_false_positives == 1
         store[b"new"] = b"1"
         assert store.get(b"new") == b"1"
         assert store.verify().ok

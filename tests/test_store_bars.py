@@ -236,9 +236,9 @@ for i in range(n_times):
         store.close()
         del store
 stats = store.stats()                              # waits for a large filter, which is loaded beside the reads
-before_it = store.n_filtered + store.n_false_positives
+before_it = store._n_filtered + store._n_false_positives
 store.get(b"another absent key")
-asked = store.n_filtered + store.n_false_positives - before_it
+asked = store._n_filtered + store._n_false_positives - before_it
 print(best, rss() - before, first, stats.filter_bytes, stats.state, asked)
 """
 
@@ -335,7 +335,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 touched = -1
 for i, key in enumerate(keys):
     # Reads that the filter answers touch no page of the data: nothing to evict after them.
-    reads = store.n_false_positives if how == "store" else i
+    reads = store._n_false_positives if how == "store" else i
     if reads != touched and reads % every == 0:
         evict()
         touched = reads
@@ -343,7 +343,7 @@ for i, key in enumerate(keys):
         store.get(key)
     else:
         with env.begin(db) as txn: txn.get(key)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before, store.n_false_positives if how == "store" else 0)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before, store._n_false_positives if how == "store" else 0)
 """
 
 

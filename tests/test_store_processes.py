@@ -177,9 +177,9 @@ def test_foreign_write_makes_every_process_read_the_data(path, caplog):
         assert store.get(b"foreign") == b"1"
         assert store.state == "filtering"
         assert store.verify().ok
-        before = store.n_filtered + store.n_false_positives
+        before = store._n_filtered + store._n_false_positives
         assert store.get(b"absent") is None
-        assert store.n_filtered + store.n_false_positives == before + 1
+        assert store._n_filtered + store._n_false_positives == before + 1
 
 
 def test_foreign_write_between_two_of_ours_is_noticed(path):

@@ -691,7 +691,7 @@ def check_that_nothing_is_held(store):
     assert not store._write_lock.locked()
     assert not store._writer
     assert not store._build_lock.locked()
-    assert not store.n_reading
+    assert not store._n_reading
     assert store._lock.acquire(False)
     store._lock.release()
     thread = start(len, store)

@@ -115,24 +115,24 @@ cdef class ReadPath:
     cdef Py_ssize_t max_plain_bytes
     cdef object live               # a read transaction kept for the next read; None: none, or in use
     cdef uint64_t live_id          # the transaction it sees
-    cdef readonly bint live_used   # whether it was used since somebody last cleared this
+    cdef readonly bint _live_used   # whether it was used since somebody last cleared this
     cdef bint keep_live            # whether one may be kept at all
     cdef bint swept                # whether somebody is watching that it is not kept for long
-    cdef readonly Py_ssize_t n_reading   # read transactions open in this process
+    cdef readonly Py_ssize_t _n_reading   # read transactions open in this process
     cdef bint held                 # no new ones: the map is about to move
     cdef uint64_t holder           # thread that has told them so; 0: none, or only to end its transaction
     cdef dict reading_threads      # how many of them each thread has begun that has any, but for those of ``_fetch``
-    cdef readonly uint64_t n_lookups
-    cdef readonly uint64_t n_filtered
-    cdef readonly uint64_t n_false_positives
-    cdef readonly uint64_t n_unfiltered
-    cdef readonly uint64_t epoch   # raised whenever the filter changes
+    cdef readonly uint64_t _n_lookups
+    cdef readonly uint64_t _n_filtered
+    cdef readonly uint64_t _n_false_positives
+    cdef readonly uint64_t _n_unfiltered
+    cdef readonly uint64_t _epoch   # raised whenever the filter changes
     cdef list samples              # absent keys that were drawn and not taken yet
     cdef Py_ssize_t max_samples
-    cdef readonly double sample_every    # one in so many absent keys is drawn; 0: none
+    cdef readonly double _sample_every    # one in so many absent keys is drawn; 0: none
     cdef uint64_t sample_in        # absent keys until the next one that is drawn
     cdef uint64_t sample_state     # of the generator that draws
-    cdef double sample_log         # 1 / log(1 - 1 / sample_every)
+    cdef double sample_log         # 1 / log(1 - 1 / _sample_every)
     # The subclass's own.  CPython keeps 30 attributes in an object itself; with more every call would first look into a
     # dict for a method.
     cdef public object path
@@ -148,7 +148,7 @@ cdef class ReadPath:
         self.own_forks = fork_count
         self.reading_threads = {}
         self.samples = []
-        self.sample_every = 0
+        self._sample_every = 0
         self.sample_in = NEVER
 
     def __del__(self):
@@ -229,12 +229,12 @@ cdef class ReadPath:
 
     def _sweep(self):
         """End the kept transaction unless it was used since the last call; False if there was none to look at."""
-        if self.live is None and not self.live_used:
+        if self.live is None and not self._live_used:
             self.swept = False
             return False
-        if not self.live_used:
+        if not self._live_used:
             self._drop_live()
-        self.live_used = False
+        self._live_used = False
         return True
 
     def _offer(self, filter, uint64_t txn_id, uint64_t removed):
@@ -246,12 +246,12 @@ cdef class ReadPath:
             self.core = None
             self.other = filter
         self.removed = removed
-        self.epoch += 1
+        self._epoch += 1
         self.current = txn_id
 
     def _withdraw(self):
         """Answer nothing from the filter until the next offer."""
-        self.epoch += 1
+        self._epoch += 1
         self.current = NEVER
 
     def _word(self):
@@ -274,7 +274,7 @@ cdef class ReadPath:
 
         ``_samples_full`` is called when ``max_samples`` have been drawn and not taken.
         """
-        self.sample_every = every
+        self._sample_every = every
         self.sample_log = 1 / log1p(-1 / every) if every > 1 else 0
         self.max_samples = max_samples
         if seed:
@@ -288,7 +288,7 @@ cdef class ReadPath:
         return taken
 
     @property
-    def n_samples(self):
+    def _n_samples(self):
         """Absent keys drawn and not taken yet."""
         return len(self.samples)
 
@@ -302,13 +302,13 @@ cdef class ReadPath:
         z = (z ^ (z >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
         z = (z ^ (z >> 27)) * <uint64_t>0x94D049BB133111EB
         z = z ^ (z >> 31)
-        if self.sample_every <= 1:
+        if self._sample_every <= 1:
             return 1
         u = (<double>(z >> 11) + 1) / 9007199254740992.0  # above 0, at most 1
         return 1 + <uint64_t>(log(u) * self.sample_log)
 
     cdef int _draw(self, object key) except -1:
-        if not self.sample_every:
+        if not self._sample_every:
             self.sample_in = NEVER
             return 0
         self.sample_in = self._gap()
@@ -335,7 +335,7 @@ cdef class ReadPath:
         while self.sample_in <= n_absent - at:
             at += self.sample_in
             out.append(at - 1)
-            self.sample_in = self._gap() if self.sample_every else NEVER
+            self.sample_in = self._gap() if self._sample_every else NEVER
         self.sample_in -= n_absent - at
         return out
 
@@ -345,10 +345,10 @@ cdef class ReadPath:
             self._samples_full()
 
     def _count(self, uint64_t lookups=0, uint64_t filtered=0, uint64_t false_positives=0, uint64_t unfiltered=0):
-        self.n_lookups += lookups
-        self.n_filtered += filtered
-        self.n_false_positives += false_positives
-        self.n_unfiltered += unfiltered
+        self._n_lookups += lookups
+        self._n_filtered += filtered
+        self._n_false_positives += false_positives
+        self._n_unfiltered += unfiltered
 
     def _filter(self):
         """What answers now, or None."""
@@ -410,7 +410,7 @@ cdef class ReadPath:
         cdef uint64_t txn_id = 0
         if unlikely(n == 0 or n > self.max_plain_bytes or self.held):
             return self._fetch_slow(key, default, asked)
-        self.n_reading += 1
+        self._n_reading += 1
         try:
             # Taken out of its place while it is used, so no other thread can have it.
             txn = self.live
@@ -429,7 +429,7 @@ cdef class ReadPath:
             if self.keep_live and self.live is None and not self.held and self.has_meta and txn_id == self._newest():
                 self.live = txn
                 self.live_id = txn_id
-                self.live_used = True
+                self._live_used = True
                 if unlikely(not self.swept):
                     self.swept = True
                     try:
@@ -445,12 +445,12 @@ cdef class ReadPath:
             self._blame_closing(error)
             raise
         finally:
-            self.n_reading -= 1
+            self._n_reading -= 1
         if unlikely(value is NotImplemented):
             return self._fetch_slow(key, default, asked)
         if value is None:
             if asked:
-                self.n_false_positives += 1
+                self._n_false_positives += 1
             self._absent(key)
             return default
         return value
@@ -460,12 +460,12 @@ cdef class ReadPath:
     cdef inline object _look_up(self, object key, object default):
         cdef int answer = self._quick(key)
         if likely(answer == ABSENT):
-            self.n_lookups += 1
-            self.n_filtered += 1
+            self._n_lookups += 1
+            self._n_filtered += 1
             self._absent(key)
             return default
         if answer == MAYBE:
-            self.n_lookups += 1
+            self._n_lookups += 1
             return self._fetch(key, default, True)
         return self._get_slow(key, default)
 
@@ -538,7 +538,7 @@ cdef class Reading:
                 )
             sleep(0.0005)
         store.reading_threads[me] = store.reading_threads.get(me, 0) + 1
-        store.n_reading += 1
+        store._n_reading += 1
         self.thread = me
         return 0
 
@@ -553,7 +553,7 @@ cdef class Reading:
         try:
             store._end_txn(txn)
         finally:
-            store.n_reading -= 1
+            store._n_reading -= 1
             store.reading_threads[thread] -= 1
             if not store.reading_threads[thread]:
                 del store.reading_threads[thread]
