@@ -69,7 +69,7 @@ def test_numbers_that_leave_nothing_to_measure_are_bad_usage(arguments):
 def test_folder_without_the_keys_is_said_in_one_line(section, tmp_path, monkeypatch):
     monkeypatch.setenv("DLBF_DATA", str(tmp_path / "nowhere"))
     done = CliRunner().invoke(build(), ["bench", section])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "nowhere: expected " in done.stderr
     assert "Traceback" not in done.output
 

@@ -56,5 +56,5 @@ def test_demo_fits_a_terminal_of_80_columns(monkeypatch):
 
 def test_demo_refuses_to_overwrite_what_is_there(tmp_path):
     done = CliRunner().invoke(build(), ["demo", "--keep", str(tmp_path)])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "something there already" in done.output

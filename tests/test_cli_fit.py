@@ -47,7 +47,7 @@ def test_fit_writes_a_filter_that_info_explains(files):
 def test_fit_says_before_it_fits_that_there_is_no_folder_to_write_to(files, option, monkeypatch):
     monkeypatch.setattr(dlbf.LearnedFilter, "fit", None)
     done = run("fit", files / "keys.txt", files / "asked.txt", option, files / "no" / "f", "--json", *QUICK)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "cannot be written: there is no folder" in done.output
 
 
@@ -97,7 +97,7 @@ def test_fit_with_a_secret_needs_it_again(files):
     (files / "short").write_bytes(b"short")
     out = files / "f"
     inputs = (files / "keys.txt", files / "asked.txt")
-    assert run("fit", *inputs, "-o", out, "--design", "secure-bloom", "--fpr", "0.1").exit_code == 1
+    assert run("fit", *inputs, "-o", out, "--design", "secure-bloom", "--fpr", "0.1").exit_code == 2
     assert "16 bytes" in run("fit", *inputs, "-o", out, "--secret-file", files / "short").output
     done = run("fit", *inputs, "-o", out, "--design", "secure-bloom", "--fpr", "0.1", "--secret-file", files / "secret")
     assert done.exit_code == 0, done.output
@@ -136,7 +136,7 @@ def test_info_tells_plain_filters_and_refuses_others(tmp_path):
     assert told.exit_code == 0, told.output
     assert "n_buckets" in told.output
     (tmp_path / "x").write_bytes(b"nothing" * 100)
-    assert run("info", tmp_path / "x").exit_code == 1
+    assert run("info", tmp_path / "x").exit_code == 2
     changed = bytearray(path.read_bytes())
     changed[300] ^= 1
     path.write_bytes(changed)

@@ -125,16 +125,16 @@ def test_figures_can_be_chosen_by_name(tmp_path):
     pytest.importorskip("matplotlib")
     run("--figures", str(tmp_path), "--only", "theory-ridge")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["theory-ridge.csv", "theory-ridge.png"]
-    assert "expected the start of one of" in run("--figures", str(tmp_path), "--only", "nothing", code=1)
+    assert "expected the start of one of" in run("--figures", str(tmp_path), "--only", "nothing", code=2)
 
 
 def test_missing_matplotlib_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "pip install 'dlbf[plot]'" in run("--figures", str(tmp_path), code=1)
+    assert "pip install 'dlbf[plot]'" in run("--figures", str(tmp_path), code=2)
 
 
 def test_missing_rich_names_the_extra(monkeypatch):
     for name in ("rich", "rich.console", "rich.table"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert "pip install 'dlbf[cli]'" in run("--fpr", "0.01", code=1)
+    assert "pip install 'dlbf[cli]'" in run("--fpr", "0.01", code=2)
     assert json.loads(run("--fpr", "0.01", "--json"))

@@ -549,5 +549,5 @@ def test_bad_arguments_are_told(tmp_path, monkeypatch, arguments, words):
 def test_without_click_the_command_says_what_to_install(tmp_path):
     code = "import sys; sys.modules['click'] = None; from dlbf.cli import main; main(['get', 'x', 'y'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "pip install 'dlbf[cli]'" in done.stderr

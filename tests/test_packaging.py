@@ -165,7 +165,7 @@ assert "sklearn" not in sys.modules
 def test_command_line_without_its_extra_says_what_to_install(bare):
     for command in ((bare, "-m", "dlbf", "demo"), (bare.parent / "dlbf", "demo")):
         done = run(*command, check=False)
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert "pip install 'dlbf[cli]'" in done.stderr
         assert "Traceback" not in done.stderr
 
@@ -176,7 +176,7 @@ def test_learning_without_its_extra_says_what_to_install(bare, tmp_path):
     (tmp_path / "keys").write_text("".join(f"key{i}.example/a\n" for i in range(300)))
     (tmp_path / "absent").write_text("".join(f"{i}/other\n" for i in range(3000)))
     done = run(bare, "-m", "dlbf", "fit", tmp_path / "keys", tmp_path / "absent", "-o", tmp_path / "out", check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "dlbf[train]" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -47,22 +47,23 @@ def build() -> "click.Group":
 
     from dlbf._version import __version__
     from dlbf.cli.lazy import LazyGroup
-    from dlbf.errors import DlbfError
 
     class Commands(LazyGroup):
         def invoke(self, ctx: click.Context) -> object:
+            # Not at the top: a shell that completes a command's name waits for every import.
+            from dlbf.cli.stores import EXIT_INTERRUPTED, Trouble, trouble
+
             try:
-                return super().invoke(ctx)
-            except DlbfError as error:
-                raise click.ClickException(str(error)) from error
+                with trouble():
+                    return super().invoke(ctx)
             except KeyboardInterrupt:  # click would leave with 1, which means something else
                 click.echo("interrupted", err=True)
-                ctx.exit(130)
+                ctx.exit(EXIT_INTERRUPTED)
             except ModuleNotFoundError as error:
                 extra = EXTRAS.get((error.name or "").partition(".")[0])
                 if extra is None:
                     raise
-                raise click.ClickException(
+                raise Trouble(
                     f"this needs the [{extra}] extra ({error}); install it with: pip install 'dlbf[{extra}]'"
                 ) from error
 
@@ -84,5 +85,9 @@ def main(argv: list[str] | None = None) -> None:
     try:
         group = build()
     except ImportError as error:
-        sys.exit(f"dlbf: the command line needs the [cli] extra ({error}); install it with: pip install 'dlbf[cli]'")
+        print(
+            f"dlbf: the command line needs the [cli] extra ({error}); install it with: pip install 'dlbf[cli]'",
+            file=sys.stderr,
+        )
+        sys.exit(2)  # as in exits, which needs click
     group.main(args=argv, prog_name="dlbf")

@@ -11,7 +11,7 @@ import click
 
 from dlbf import format
 from dlbf.cli.reading import read_secret
-from dlbf.cli.stores import check_store, is_guard
+from dlbf.cli.stores import check_filter_file, check_store, is_guard
 from dlbf.errors import DlbfError
 from dlbf.filters.base import COMMON_PARAMS
 from dlbf.filters.files import open_filter
@@ -36,11 +36,13 @@ def command(path: Path, secret_file: Path | None, check: bool, fast: bool, as_js
     learned filter, the plan; every byte is checked.
 
     Exit codes with --check: 0 healthy; 1 a rebuild is due; 3 the filter (or the file) cannot be used, so every read
-    goes to the data; 2 is bad usage, or PATH is none of them.  Without it: 0, 1 for an error, or 2.
+    goes to the data; 2 trouble: bad usage, or PATH is none of them.  Without it: 0 or 2.
     """
     secret = None if secret_file is None else read_secret(secret_file)
     if path.is_dir():
         check_store(path, guards=True)
+    else:
+        check_filter_file(path)
     try:
         code = _store(path, secret, not fast, as_json) if path.is_dir() else _file(path, secret, as_json)
     except DlbfError as error:

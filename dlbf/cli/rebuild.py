@@ -68,8 +68,8 @@ def command(
     dlbf rebuild /var/lib/urls --if-needed --json     # for cron
     dlbf rebuild /var/lib/urls --negatives visited.txt.gz --fpr 0.001 --dry-run
 
-    Exit codes: 0 done, or not needed, or dry run; 1 error, the old filter serves; 130 interrupted, the same; 2 bad
-    usage, or PATH is not a store.
+    Exit codes: 0 done, or not needed, or dry run; 2 trouble: bad usage, PATH is not a store, or an error; 130
+    interrupted.  After an error or Ctrl-C the old filter serves.
     """
     from dlbf.storage import Store
 

@@ -1,8 +1,4 @@
-"""Stores for the command line: opening one, and saying what is wrong when it cannot be opened.
-
-Exit codes, of every command that works on a store: 0 done, 1 "no" (a key is not there), 2 trouble, 130 interrupted,
-141 nobody reads the output any more.
-"""
+"""Stores for the command line: opening one, and saying what is wrong when it cannot be opened."""
 
 import contextlib
 import os
@@ -14,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dlbf.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_NO, EXIT_TROUBLE, Trouble
 from dlbf.cli.reading import read_secret
 
 if TYPE_CHECKING:
@@ -24,6 +21,7 @@ __all__ = [
     "EXIT_NO",
     "EXIT_TROUBLE",
     "Trouble",
+    "check_filter_file",
     "check_store",
     "is_guard",
     "open_store",
@@ -32,17 +30,7 @@ __all__ = [
     "trouble",
     "uninterrupted",
 ]
-
-EXIT_NO = 1
-EXIT_TROUBLE = 2
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
-
-
-class Trouble(click.ClickException):
-    """An error whose exit code cannot be taken for "no such key"."""
-
-    exit_code = EXIT_TROUBLE
+STORE_FILES = ("data.mdb", "lock.mdb")
 
 
 @contextlib.contextmanager
@@ -144,6 +132,27 @@ def check_store(path: Path, guards: bool = False) -> None:
     _check_path(path, write=False, create=False, guards=guards)
 
 
+def check_filter_file(path: Path) -> None:
+    """Say what a file is that is no filter's.
+
+    Raises
+    ------
+    Trouble
+        If it does not begin as our files do; what else may be wrong with it is for the caller to find.
+    """
+    from dlbf.format import MAGIC
+
+    with path.open("rb") as file:
+        found = file.read(len(MAGIC))
+    if found != MAGIC:
+        if path.name in STORE_FILES:
+            raise Trouble(f"{path}: {_what_file(path)}")
+        raise Trouble(
+            f"{path}: neither a store nor a filter file: expected a directory, or a file that begins with {MAGIC!r}, "
+            f"found {found!r}; check the path"
+        )
+
+
 def _check_path(path: Path, write: bool, create: bool, guards: bool = False) -> None:
     """Find what LMDB would only have a number for."""
     data = path / "data.mdb"
@@ -197,7 +206,7 @@ def _what_file(path: Path) -> str:
     from dlbf import format
     from dlbf.errors import FormatError
 
-    if path.name in ("data.mdb", "lock.mdb"):
+    if path.name in STORE_FILES:
         return f"a file of a store; name its directory: {path.absolute().parent}"
     try:
         with path.open("rb") as file:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dlbf.cli.reading import read_secret
-from dlbf.cli.stores import check_store
+from dlbf.cli.stores import check_filter_file, check_store
 
 __all__ = ["command"]
 
@@ -22,8 +22,8 @@ def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
 
     Reads and writes of other processes go on.  PATH may also be a filter file: then all its checksums are checked.
 
-    Exit codes: 0 all is well; 1 something is not as it should be (no data is lost: rebuild); 2 bad usage, or PATH is
-    not a store.
+    Exit codes: 0 all is well; 1 something is not as it should be (a store has lost no data: rebuild); 2 trouble: bad
+    usage, or PATH is neither a store nor a filter file.
     """
     secret = None if secret_file is None else read_secret(secret_file)
     facts = _verify_store(path, secret) if path.is_dir() else _verify_file(path, secret)
@@ -60,6 +60,7 @@ def _verify_file(path: Path, secret: bytes | None) -> dict[str, Any]:
     from dlbf.errors import FormatError
     from dlbf.filters.files import open_filter
 
+    check_filter_file(path)
     facts: dict[str, Any] = {"path": str(path), "ok": True, "keys": 0, "missing": 0, "extra": 0}
     problems = []
     try:
