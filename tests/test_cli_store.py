@@ -220,7 +220,7 @@ def test_a_reader_that_goes_away_ends_a_scan_quietly(tmp_path):
 # --- load and export
 
 
-@pytest.mark.parametrize("name", ["all.tsv", "all.jsonl", "all.tsv.gz", "all.ndjson.xz"])
+@pytest.mark.parametrize("name", ["all.tsv", "all.jsonl", "all.csv", "all.tsv.gz", "all.csv.gz", "all.ndjson.xz"])
 def test_export_and_load_give_any_bytes_back(path, tmp_path, name):
     run("export", path, tmp_path / name)
     done = run("load", tmp_path / "copy", tmp_path / name)
@@ -536,7 +536,7 @@ def test_a_store_whose_secret_is_elsewhere_takes_a_secret_file(tmp_path):
         (["get", "s", "a", "b", "--raw"], "one KEY"),
         (["scan", "s", "--start", "\\q", "--escape"], "write a backslash"),
         (["export", "s", "--json"], "needs a FILE"),
-        (["export", "s", "no/such/folder"], "cannot be written"),
+        (["export", "s", "no/such/folder.tsv"], "cannot be written"),
     ],
 )
 def test_bad_arguments_are_told(tmp_path, monkeypatch, arguments, words):

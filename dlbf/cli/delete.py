@@ -25,6 +25,8 @@ def command(
     keys: tuple[str, ...],
     keys_file: str | None,
     codec: str | None,
+    column: str | None,
+    format: str | None,
     quiet: bool,
     as_json: bool,
     secret_file: Path | None,
@@ -43,7 +45,7 @@ def command(
     interrupted = False
     with open_store(path, write=True, secret_file=secret_file) as store:
         try:
-            for batch in given_keys(keys, keys_file, codec):
+            for batch in given_keys(keys, keys_file, codec, column, format):
                 with uninterrupted():
                     with store.write() as txn:
                         absent = [key for key in batch if not txn.delete(key)]

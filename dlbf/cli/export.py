@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
+from dlbf.cli.inputs import OPENERS
 from dlbf.cli.progress import progress_bar
-from dlbf.cli.reading import OPENERS
-from dlbf.cli.records import FORMATS, RecordError, format_of, record_writer
+from dlbf.cli.records import FORMATS, RecordError, format_of, record_heading, record_writer
 from dlbf.cli.scan import range_options, ranged
 from dlbf.cli.stores import EXIT_INTERRUPTED, Trouble, open_store, secret_option, store_argument
 from dlbf.cli.text import codec_options
@@ -25,7 +25,7 @@ RECORDS_PER_STEP = 5000
 @click.command("export")
 @store_argument
 @click.argument("file", metavar="[FILE]", type=click.Path(allow_dash=True, dir_okay=False), default="-")
-@click.option("--format", type=click.Choice(FORMATS), help="What to write; by FILE's name if not given, else tsv.")
+@click.option("--format", type=click.Choice(FORMATS), help="What to write; by FILE's name if not given.")
 @codec_options
 @range_options
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
@@ -45,9 +45,9 @@ def command(
 ) -> None:
     """Write the records of the store at PATH, as they are at one moment, to FILE or standard output.
 
-    The formats are those of dlbf load, which reads any bytes back from tsv and jsonl; keys has no values.  A FILE that
-    ends in .gz or .xz is compressed.  FILE appears when it is complete.  While an export runs the store may be
-    written, and grows by what is written.
+    The formats are those of dlbf load, which reads any bytes back from tsv, csv and jsonl; keys has no values.  To
+    standard output it is tsv unless --format says otherwise.  A FILE that ends in .gz or .xz is compressed.  FILE
+    appears when it is complete.  While an export runs the store may be written, and grows by what is written.
 
     \b
     dlbf export urls backup.jsonl.gz
@@ -56,15 +56,22 @@ def command(
     to_stdout = file == "-"
     if as_json and to_stdout:
         raise click.UsageError("--json needs a FILE: standard output has the records")
+    format = format or ("tsv" if to_stdout else format_of(file))
+    if format is None or format not in FORMATS:
+        raise click.UsageError(
+            f"{file}: its name tells no format that can be written; pass --format {'|'.join(FORMATS)}, or a name that "
+            "ends in .tsv, .csv, .jsonl or .txt"
+        )
     if not to_stdout and not force and Path(file).exists():
         raise Trouble(f"{file}: there is such a file already; pass --force to replace it")
-    line = record_writer(format or format_of(file) or "tsv", codec)
+    line = record_writer(format, codec)
     started = time.perf_counter()
     n_records = n_bytes = 0
     try:
         with open_store(path, secret_file=secret_file) as store, _output(file) as out:
             everything = not any(value for value in chosen.values() if value != 0) and chosen["limit"] is None
             total = len(store) if everything else None
+            out.write(record_heading(format))
             with progress_bar("exporting", total, quiet or as_json or (to_stdout and sys.stdout.isatty())) as show:
                 for key, value in ranged(store, codec, **chosen):
                     n_bytes += out.write(line(key, value))

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dlbf.cli.reading import read_keys_from, read_secret
+from dlbf.cli.reading import input_options, read_keys_from, read_secret
 from dlbf.models.model import KINDS
 from dlbf.theory import DESIGNS
 
@@ -33,7 +33,7 @@ __all__ = ["command"]
 @click.option("--headroom", type=float, default=1.0, show_default=True, help="Room for so many times the keys.")
 @click.option("--deletions", type=float, default=0.1, show_default=True, help="Deleted keys planned for, as a share.")
 @click.option("--secret-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="16 bytes.")
-@click.option("--column", help="Read this column of CSV (or Parquet) instead of lines.")
+@input_options
 @click.option("--negatives-column", help="The same for NEGATIVES where it differs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same input and seed, same filter.")
 @click.option(
@@ -45,6 +45,7 @@ def command(
     negatives_file: str,
     output: Path | None,
     column: str | None,
+    format: str | None,
     negatives_column: str | None,
     secret_file: Path | None,
     counter_bits: str | None,
@@ -55,8 +56,9 @@ def command(
 ) -> None:
     """Fit a learned filter to KEYS, which it stores, and NEGATIVES, a sample of what is asked for and absent.
 
-    Files have one key per line, plain or compressed (.gz, .xz); "-" is standard input.  With --column they are CSV;
-    .parquet needs pyarrow.
+    Files have one key per line, or are .csv, .tsv, .jsonl or .parquet (which needs pyarrow) with a column of keys: it
+    is found if there is only one, or one called "key"; else name it with --column.  All but Parquet may be compressed
+    (.gz, .xz); "-" is standard input.
 
     \b
     dlbf fit blocked.txt visited.txt.gz -o blocked.dlbf
@@ -82,9 +84,9 @@ def command(
         warnings.simplefilter("always", UserWarning)
         report = _reporter(bar)
         report(f"reading {keys_file}", 0.0)
-        keys = read_keys_from(keys_file, column)
+        keys = read_keys_from(keys_file, column, format)
         report(f"reading {negatives_file}", 0.0)
-        negatives = read_keys_from(negatives_file, negatives_column or column)
+        negatives = read_keys_from(negatives_file, negatives_column or column, format)
         for name, found in ((keys_file, keys), (negatives_file, negatives)):
             if not found:
                 raise click.ClickException(f"{name}: no keys in it")

@@ -26,6 +26,8 @@ def command(
     keys: tuple[str, ...],
     keys_file: str | None,
     codec: str | None,
+    column: str | None,
+    format: str | None,
     raw: bool,
     quiet: bool,
     as_json: bool,
@@ -51,7 +53,7 @@ def command(
     line = record_writer("tsv", "escape" if codec in (None, "text") else codec)
     n_absent = 0
     with open_store(path, secret_file=secret_file) as store:
-        for batch in given_keys(keys, keys_file, codec):
+        for batch in given_keys(keys, keys_file, codec, column, format):
             for key, value in zip(batch, store.get_many(batch), strict=True):
                 if value is None:
                     n_absent += 1

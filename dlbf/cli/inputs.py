@@ -1,17 +1,24 @@
 """Lines of a file as a stream, with the place reached, for progress bars."""
 
 import contextlib
+import gzip
+import lzma
 import os
 import stat
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dlbf.cli.reading import BAD_FILE, OPENERS
-from dlbf.cli.stores import Trouble
+from dlbf.cli.exits import Trouble
 
-__all__ = ["Lines", "open_lines"]
+__all__ = ["BAD_FILE", "OPENERS", "Lines", "open_lines"]
+
+# How compressed files are opened, from a path or from an open file.
+OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+# What reading such a file raises when the file is the problem.
+BAD_FILE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 class Lines:

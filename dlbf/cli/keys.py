@@ -3,19 +3,18 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dlbf.cli.inputs import open_lines
-from dlbf.cli.records import Record, read_records
+from dlbf.cli.reading import input_options, read_key_batches
 from dlbf.cli.text import CODECS
 
-__all__ = ["KEYS_PER_BATCH", "complete_key", "decode_argument", "given_keys", "keys_options"]
+__all__ = ["complete_key", "decode_argument", "given_keys", "keys_options"]
 
-KEYS_PER_BATCH = 10_000
+KEYS_PER_TRANSACTION = 10_000
 MAX_COMPLETIONS = 50
 
 
@@ -39,22 +38,23 @@ def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def keys_options(command: Any) -> Any:
-    """The arguments KEY... and the option ``--keys-file``."""
+    """The arguments KEY..., and the options ``--keys-file``, ``--column`` and ``--format`` of that file."""
     command = click.option(
         "-f", "--keys-file", metavar="FILE", type=click.Path(allow_dash=True, dir_okay=False),
-        help='Take keys from a file too, one a line (.gz, .xz; "-" is standard input).',
-    )(command)  # fmt: skip
+        help='Take keys from a file too: lines, or a column (.gz, .xz; "-" is standard input).',
+    )(input_options(command))  # fmt: skip
     return click.argument("keys", metavar="[KEY]...", nargs=-1, shell_complete=complete_key)(command)
 
 
-def given_keys(keys: tuple[str, ...], keys_file: str | None, codec: str | None) -> Iterator[list[bytes]]:
+def given_keys(
+    keys: tuple[str, ...], keys_file: str | None, codec: str | None, column: str | None, format: str | None
+) -> Iterator[list[bytes]]:
     """All keys, in batches: first the arguments, then those in the file."""
     if not keys and keys_file is None:
         raise click.UsageError("no key given: name one, or a file of keys with --keys-file")
     if keys:
         yield [decode_argument(key, codec) for key in keys]
     if keys_file is not None:
-        with open_lines(keys_file) as lines:
-            found = (record.key for record in read_records(lines, "keys", codec) if isinstance(record, Record))
-            while batch := list(islice(found, KEYS_PER_BATCH)):
-                yield batch
+        found = chain.from_iterable(read_key_batches(keys_file, column, format, codec))
+        while batch := list(islice(found, KEYS_PER_TRANSACTION)):
+            yield batch

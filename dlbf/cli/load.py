@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from dlbf.cli.inputs import Lines, open_lines
 from dlbf.cli.progress import progress_bar
-from dlbf.cli.records import FORMATS, Record, RecordError, format_of, read_records
+from dlbf.cli.reading import PARQUET, Records, input_options, open_records
+from dlbf.cli.records import FORMATS, Record, RecordError, format_of
 from dlbf.cli.stores import (
     EXIT_INTERRUPTED,
     EXIT_NO,
@@ -50,7 +50,8 @@ class Tally:
 @click.command("load")
 @store_argument
 @click.argument("file", metavar="FILE", type=click.Path(allow_dash=True, dir_okay=False))
-@click.option("--format", type=click.Choice(FORMATS), help="What FILE is; by its name if not given.")
+@input_options
+@click.option("--value-column", help="The column of the values, if they are not in one called value.")
 @codec_options
 @click.option("--atomic", is_flag=True, help="Everything or nothing: one transaction.")
 @click.option("--from-line", type=click.IntRange(min=1), default=1, help="Go on from this line of FILE.")
@@ -62,7 +63,9 @@ class Tally:
 def command(
     path: Path,
     file: str,
+    column: str | None,
     format: str | None,
+    value_column: str | None,
     codec: str | None,
     atomic: bool,
     from_line: int,
@@ -77,40 +80,46 @@ def command(
     \b
     --format tsv    .tsv     key TAB value, with \\t \\n \\r \\\\ \\xNN in them;
                              a line without TAB is a key with an empty value
+    --format csv    .csv     headings key,value, or --column and --value-column
     --format jsonl  .jsonl   {"key": "...", "value": "..."}, or key_base64,
                              value_base64
     --format keys   .txt     a key a line, as it is; values are empty
 
-    Files ending in .gz or .xz are decompressed.  Lines are stored in their order, 10,000 to a transaction, and are on
-    disk when it ends: an interrupted or failed load leaves a whole store with all lines up to some line, and says
-    which.  Loading a line twice changes nothing, so run it again, from the start or with --from-line.  With --atomic
-    readers see all of FILE at once, or nothing of it.
+    .parquet has columns like csv, and needs pyarrow.  Files ending in .gz or .xz are decompressed.  Where the columns
+    of a csv are not plain to see, it asks.
+
+    Lines are stored in their order, 10,000 to a transaction, and are on disk when it ends: an interrupted or failed
+    load leaves a whole store with all lines up to some line, and says which.  Loading a line twice changes nothing, so
+    run it again, from the start or with --from-line.  With --atomic readers see all of FILE at once, or nothing of it.
 
     \b
     dlbf load urls blocked.txt.gz
     dlbf export old - | dlbf load new - --format tsv
     """
-    chosen = format or format_of(file)
-    if chosen is None:
+    if format is None and column is None and format_of(file) is None and Path(file).suffix not in PARQUET:
         raise click.UsageError(f"{file}: its name does not tell what it is; pass --format {'|'.join(FORMATS)}")
     tally = Tally()
     started = time.perf_counter()
-    with open_lines(file) as lines, contextlib.ExitStack() as stack:
-        batches = _batches(lines, chosen, codec, from_line, skip_bad, quiet)
+    opened = open_records(
+        file, format=format, column=column, value_column=value_column, with_values=True, codec=codec,
+        first_line=from_line, skip_bad=skip_bad, quiet=quiet,
+    )  # fmt: skip
+    with opened as records, contextlib.ExitStack() as stack:
+        batches = _batches(records, quiet)
         try:
             # The first records are read before a store is made for them.
             batch = next(batches, None)
             store = stack.enter_context(open_store(path, write=True, create=True, fpr=fpr, secret_file=secret_file))
-            show = stack.enter_context(progress_bar("loading", lines.n_bytes, quiet or as_json))
+            show = stack.enter_context(progress_bar("loading", records.n_bytes, quiet or as_json))
             with store.write() if atomic else contextlib.nullcontext() as whole:
                 while batch is not None:
                     _put(store, whole, batch, tally)
-                    show(lines.position(), tally.records)
+                    show(records.position(), tally.records)
                     batch = next(batches, None)
         except KeyboardInterrupt:
             tally.interrupted = True
         except (RecordError, Trouble) as error:
-            tally.error = str(error) if isinstance(error, Trouble) else f"{lines.name}, {error}"
+            tally.error = str(error) if isinstance(error, Trouble) else f"{records.name}, {error}"
         if atomic and (tally.interrupted or tally.error):
             tally.records = tally.new = tally.last_line = 0
     tally.seconds = time.perf_counter() - started
@@ -124,18 +133,16 @@ class Batch:
     last_line: int
 
 
-def _batches(
-    lines: Lines, format: str, codec: str | None, from_line: int, skip_bad: bool, quiet: bool
-) -> Iterator[Batch]:
+def _batches(records: Records, quiet: bool) -> Iterator[Batch]:
     """Records in lots of one transaction each."""
     batch, n_bytes, complaints = Batch([], 0, 0), 0, 0
     try:
-        for record in read_records(lines, format, codec, from_line, skip_bad):
+        for record in records:
             if isinstance(record, RecordError):
                 batch.n_bad += 1
                 complaints += 1
                 if complaints <= MAX_COMPLAINTS and not quiet:
-                    click.echo(f"{lines.name}, {record}", err=True)
+                    click.echo(f"{records.name}, {record}", err=True)
                 elif complaints == MAX_COMPLAINTS + 1 and not quiet:
                     click.echo("more of that kind ...", err=True)
                 continue

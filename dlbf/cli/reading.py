@@ -1,100 +1,230 @@
-"""Files for the command line: lines, compressed lines, a column of CSV or Parquet, standard input, secrets."""
+"""Keys and records for every command that reads a file of them; and secrets.
 
-import csv
-import gzip
-import io
-import lzma
-import sys
-import zlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, BinaryIO
+What a file is is told by ``--format``, else by its name, else by what is in it: lines, unless they are surely something
+else.  See :mod:`dlbf.cli.records` for lines and :mod:`dlbf.cli.tables` for columns.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path, PurePath
+from typing import Any
 
 import click
 
-__all__ = ["BAD_FILE", "OPENERS", "read_keys_from", "read_secret"]
+from dlbf.cli.exits import Trouble
+from dlbf.cli.inputs import Lines, open_lines
+from dlbf.cli.records import FORMATS, Record, RecordError, format_of, read_records
+from dlbf.cli.tables import (
+    DELIMITERS,
+    SAMPLE_LINES,
+    choose_columns,
+    looks_like_a_table,
+    named_columns,
+    read_table,
+)
 
-# How compressed files are opened, from a path or from an open file.
-OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
-# What reading such a file raises when the file is the problem.
-BAD_FILE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+__all__ = ["Records", "input_options", "open_records", "read_key_batches", "read_keys_from", "read_secret"]
+
+KEYS_PER_BATCH = 1 << 16
+PARQUET = (".parquet", ".pq")
+# How files begin that are no text.
+MAGICS = {b"PAR1": "Parquet; name it .parquet", b"\x1f\x8b": "gzip; name it .gz", b"\xfd7zXZ": "xz; name it .xz"}
 
 
-def read_keys_from(name: str, column: str | None) -> list[bytes]:
-    """The keys in a file, one per line, or those of a column.
+def input_options(command: Any) -> Any:
+    """The options ``--column`` and ``--format`` of commands that read keys."""
+    command = click.option(
+        "--format", type=click.Choice(FORMATS), help="What the file is, if neither its name nor its content tells."
+    )(command)
+    return click.option(
+        "--column", help="The column of the keys, of CSV, TSV, JSON lines or Parquet: its heading, or number from 0."
+    )(command)
+
+
+class Records:
+    """Records of an open file, with the place reached, for progress bars; ``plain``: its lines, if those are keys."""
+
+    def __init__(
+        self,
+        name: str,
+        records: Iterable[Record | RecordError],
+        lines: Lines | None,
+        plain: Iterable[bytes] | None = None,
+    ) -> None:
+        self.name = name
+        self.plain = plain
+        self.n_bytes = None if lines is None else lines.n_bytes
+        self._records = records
+        self._lines = lines
+
+    def position(self) -> int:
+        """Bytes read so far; 0 if nobody knows."""
+        return 0 if self._lines is None else self._lines.position()
+
+    def __iter__(self) -> Iterator[Record | RecordError]:
+        return iter(self._records)
+
+
+@contextlib.contextmanager
+def open_records(
+    name: str,
+    *,
+    format: str | None = None,
+    column: str | None = None,
+    value_column: str | None = None,
+    with_values: bool = False,
+    codec: str | None = None,
+    first_line: int = 1,
+    skip_bad: bool = False,
+    quiet: bool = False,
+) -> Iterator[Records]:
+    """Open a file of records or keys; ``-`` is standard input.
 
     Parameters
     ----------
     name : str
-        A path; ``-`` is standard input.  ``.gz`` and ``.xz`` are decompressed; ``.parquet`` needs pyarrow.
-    column : str, optional
-        A column by its heading (or number, from 0, for CSV without headings): the file is then CSV, or Parquet.
+        A path.  ``.gz`` and ``.xz`` are decompressed; ``.parquet`` needs pyarrow.
+    format : str, optional
+        One of :data:`dlbf.cli.records.FORMATS`.
+    column, value_column : str, optional
+        Where keys and values are, in a table.
+    with_values : bool
+        Whether values are wanted.
+    codec, first_line, skip_bad
+        As for :func:`dlbf.cli.records.read_records`.
+    quiet : bool
+        Do not tell on standard error how a table is read that nobody has explained.
 
     Raises
     ------
-    click.ClickException
-        If the file cannot be read, or has no such column.
+    Trouble
+        If it cannot be opened, or if it is not clear what is in it; also while reading.
     """
-    path = Path(name)
-    try:
-        if name == "-":
-            return _from_text(sys.stdin.buffer, column, "standard input")
-        if path.suffix in (".parquet", ".pq"):
-            return _from_parquet(path, column)
-        with OPENERS[path.suffix](path) if path.suffix in OPENERS else path.open("rb") as file:
-            return _from_text(file, column, name)
-    except (*BAD_FILE, UnicodeDecodeError, csv.Error) as error:
-        raise click.ClickException(f"{name}: cannot be read: {error}") from error
+
+    def say(text: str) -> None:
+        if not quiet:
+            click.echo(text, err=True)
+
+    if value_column is not None and column is None:
+        raise click.UsageError("--value-column needs --column, the column of the keys")
+    if format is None and PurePath(name).suffix in PARQUET:
+        yield Records(name, _parquet(Path(name), column, value_column, with_values, first_line, say), None)
+        return
+    with open_lines(name) as opened:
+        lines: Iterable[bytes] = opened
+        format = format or format_of(name)
+        if column is not None and format in (None, "keys"):
+            format = "csv"
+        if format is None:
+            source = iter(lines)
+            head = list(islice(source, SAMPLE_LINES))
+            _check_lines(opened.name, head)
+            lines, format = chain(head, source), "keys"
+        if format == "csv" or (format == "tsv" and column is not None):
+            found: Iterable[Record | RecordError] = read_table(
+                opened.name, lines, delimiters=DELIMITERS if format == "csv" else "\t", column=column,
+                value_column=value_column, with_values=with_values, codec=codec, first_line=first_line,
+                skip_bad=skip_bad, say=say,
+            )  # fmt: skip
+        else:
+            fields = (column or "key", value_column or "value")
+            if format == "tsv" and not with_values:
+                say(f"{opened.name}: read as TSV, keys from the first column; --column chooses another, by its heading")
+            found = read_records(lines, format, codec, first_line, skip_bad, fields)
+        is_plain = format == "keys" and codec in (None, "text")
+        yield Records(opened.name, found, opened, lines if is_plain else None)
 
 
-def _from_text(file: BinaryIO, column: str | None, name: str) -> list[bytes]:
-    if column is not None:
-        return _from_csv(file, column, name)
-    # A line ends in LF or CR LF; other white space belongs to the key.
-    return [line for line in (raw.removesuffix(b"\r") for raw in file.read().split(b"\n")) if line]
+def _check_lines(name: str, head: list[bytes]) -> None:
+    """Refuse lines that are surely no keys, in a file of which nobody has said what it is."""
+    first = head[0] if head else b""
+    for magic, what in MAGICS.items():
+        if first.startswith(magic):
+            raise Trouble(f"{name}: expected lines, found {what}")
+    heading = looks_like_a_table(head)
+    if heading:
+        listed = ", ".join(cell.decode("utf-8", "backslashreplace") for cell in heading)
+        raise Trouble(
+            f"{name}: looks like a table with the columns {listed}; name that of the keys with --column, or pass "
+            "--format keys if every line is a key"
+        )
+    if first.startswith(b'{"') and all(line.startswith(b"{") for line in head if line.strip()):
+        raise Trouble(f"{name}: looks like JSON lines; pass --format jsonl, or --format keys if every line is a key")
 
 
-def _from_csv(file: BinaryIO, column: str, name: str) -> list[bytes]:
-    rows = csv.reader(io.StringIO(file.read().decode(), newline=""))
-    heading = next(rows, [])
-    found = []
-    if column in heading:
-        at = heading.index(column)
-    elif column.isdigit() and int(column) < len(heading):
-        at = int(column)
-        found.append(heading[at])
-    else:
-        raise click.ClickException(f"{name}: no column {column!r}; there are: {', '.join(heading) or 'none'}")
-    for number, row in enumerate(rows, 2):
-        if not row:
-            continue
-        if at >= len(row):
-            raise click.ClickException(f"{name}, row {number}: {len(row)} columns, expected more than {at}")
-        found.append(row[at])
-    return [value.encode() for value in found if value]
+def read_key_batches(
+    name: str, column: str | None = None, format: str | None = None, codec: str | None = None
+) -> Iterator[list[bytes]]:
+    """The keys of a file, some at a time; empty ones are passed over.
+
+    Raises
+    ------
+    Trouble
+        If the file cannot be read, or it is not clear what the keys in it are.
+    """
+    with open_records(name, format=format, column=column, codec=codec) as records:
+        if records.plain is not None:
+            source = iter(records.plain)
+            while lines := list(islice(source, KEYS_PER_BATCH)):
+                # As in records: a line ends in LF or CR LF; other white space belongs to the key.
+                yield [line for raw in lines if (line := raw.removesuffix(b"\n").removesuffix(b"\r"))]
+            return
+        try:
+            found = (record.key for record in records if isinstance(record, Record) and record.key)
+            while batch := list(islice(found, KEYS_PER_BATCH)):
+                yield batch
+        except RecordError as error:
+            raise Trouble(f"{records.name}, {error}") from error
 
 
-def _from_parquet(path: Path, column: str | None) -> list[bytes]:
+def read_keys_from(name: str, column: str | None = None, format: str | None = None) -> list[bytes]:
+    """All keys of a file; see :func:`read_key_batches`."""
+    return list(chain.from_iterable(read_key_batches(name, column, format)))
+
+
+def _parquet(
+    path: Path,
+    column: str | None,
+    value_column: str | None,
+    with_values: bool,
+    first_line: int,
+    say: Callable[[str], object],
+) -> Iterator[Record]:
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise click.ClickException(
-            f"{path}: Parquet needs pyarrow ({error}); install it with: pip install pyarrow"
-        ) from error
+        raise Trouble(f"{path}: Parquet needs pyarrow ({error}); install it with: pip install pyarrow") from error
     try:
-        names = pyarrow.parquet.read_schema(path).names
-        if column is None and len(names) != 1:
-            raise click.ClickException(f"{path}: name one of its columns with --column: {', '.join(names)}")
-        wanted = column if column is not None else names[0]
-        if wanted not in names:
-            raise click.ClickException(f"{path}: no column {wanted!r}; there are: {', '.join(names)}")
-        values = pyarrow.parquet.read_table(path, columns=[wanted]).column(0).to_pylist()
-    except pyarrow.ArrowException as error:
-        raise click.ClickException(f"{path}: cannot be read: {error}") from error
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            heading = [name.encode("utf-8", "surrogateescape") for name in names]
+            if column is None:
+                key, value, told, _ = choose_columns(str(path), heading, True, with_values)
+                say(f"{path}: read as Parquet, {told}")
+            else:
+                places = named_columns(heading, column, value_column)
+                if places is None:
+                    missing = next(each for each in (column, value_column) if each not in (None, *names))
+                    raise Trouble(f"{path}: no column {missing!r}; there are: {', '.join(names)}")
+                key, value = places
+            wanted = [names[each] for each in (key, value) if each is not None]
+            number = 0
+            for batch in file.iter_batches(KEYS_PER_BATCH, columns=list(dict.fromkeys(wanted))):
+                columns = [_cells(path, each, batch.column(each).to_pylist()) for each in wanted]
+                for row in zip(*columns, strict=True):
+                    number += 1
+                    if number >= first_line and row[0] is not None:
+                        yield Record(number, row[0], (row[1] if value is not None else None) or b"")
+    except (OSError, pyarrow.ArrowException) as error:
+        raise Trouble(f"{path}: cannot be read: {error}") from error
+
+
+def _cells(path: Path, column: str, values: list[Any]) -> list[bytes | None]:
     if any(not isinstance(value, str | bytes | None) for value in values):
-        raise click.ClickException(f"{path}: column {wanted!r} holds neither text nor bytes")
-    return [value if isinstance(value, bytes) else value.encode() for value in values if value]
+        raise Trouble(f"{path}: column {column!r} holds neither text nor bytes")
+    return [value.encode() if isinstance(value, str) else value for value in values]
 
 
 def read_secret(path: Path) -> bytes:

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dlbf.cli.reading import read_keys_from, read_secret
+from dlbf.cli.reading import input_options, read_keys_from, read_secret
 from dlbf.cli.stores import check_store
 from dlbf.models.model import KINDS
 from dlbf.theory import DESIGNS
@@ -29,8 +29,8 @@ PHASES = {
 
 @click.command("rebuild")
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--negatives", metavar="FILE", help="Absent keys to learn from, one per line; instead of the traffic's.")
-@click.option("--column", help="Read this column of CSV (or Parquet) instead of lines.")
+@click.option("--negatives", metavar="FILE", help="A file of absent keys to learn from, instead of the traffic's.")
+@input_options
 @click.option("--design", type=click.Choice(USABLE), default="auto", show_default=True, help="Which filter.")
 @click.option("--model", type=click.Choice(["auto", *KINDS]), default="auto", show_default=True, help="Which model.")
 @click.option("--fpr", type=float, help="A new target rate.")
@@ -46,6 +46,7 @@ def command(
     path: Path,
     negatives: str | None,
     column: str | None,
+    format: str | None,
     design: str,
     model: str,
     fpr: float | None,
@@ -75,7 +76,7 @@ def command(
 
     check_store(path)
     secret = None if secret_file is None else read_secret(secret_file)
-    absent = None if negatives is None else read_keys_from(negatives, column)
+    absent = None if negatives is None else read_keys_from(negatives, column, format)
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description:<22}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),

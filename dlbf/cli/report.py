@@ -11,13 +11,12 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dlbf.cli.reading import BAD_FILE, OPENERS, read_keys_from, read_secret
+from dlbf.cli.reading import input_options, read_key_batches, read_secret
 from dlbf.cli.stores import open_store
 from dlbf.filters.files import write_file
 
 __all__ = ["command"]
 
-BATCH_BYTES = 1 << 24
 BATCH_KEYS = 1 << 16
 
 
@@ -36,7 +35,7 @@ BATCH_KEYS = 1 << 16
 @click.option("--quick", is_flag=True, help="A first look in seconds: one kind of model, fewer designs.")
 @click.option("--no-examples", is_flag=True, help="Show none of the keys themselves.")
 @click.option("--secret-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="16 bytes.")
-@click.option("--column", help="Read this column of CSV (or Parquet) instead of lines.")
+@input_options
 @click.option("--negatives-column", help="The same for NEGATIVES where it differs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same input and seed, same figures but times.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
@@ -52,6 +51,7 @@ def command(
     no_examples: bool,
     secret_file: Path | None,
     column: str | None,
+    format: str | None,
     negatives_column: str | None,
     seed: int,
     as_json: bool,
@@ -101,12 +101,12 @@ def command(
                 keys = replace(keys, is_store=True)
                 name, found = f"{keys_file} (asked for in vain)", iter([absent_now(store, None, sample)])
         else:
-            keys = gather(keys_file, _batches(keys_file, column), sample, seed)
+            keys = gather(keys_file, read_key_batches(keys_file, column, format), sample, seed)
         if not keys.total:
             raise click.ClickException(f"{keys_file}: no keys in it; a report needs at least one")
         if negatives_file is not None:
             report(f"reading {negatives_file}", 0.01)
-            name, found = negatives_file, _batches(negatives_file, negatives_column or column)
+            name, found = negatives_file, read_key_batches(negatives_file, negatives_column or column, format)
         negatives = gather(name, found, sample, seed + 1)
         inputs = prepare(keys, replace(negatives, is_store=is_store and negatives_file is None))
         try:
@@ -126,18 +126,3 @@ def command(
         console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
     click.echo(figures["recommendation"]["sentence"])
     click.echo(f"{output}: {output.stat().st_size:,} bytes" if output is not None else "")
-
-
-def _batches(name: str, column: str | None) -> Iterator[list[bytes]]:
-    """The keys of a file, some megabytes at a time where it is lines."""
-    path = Path(name)
-    if name == "-" or column is not None or path.suffix in (".parquet", ".pq"):
-        yield read_keys_from(name, column)
-        return
-    try:
-        with OPENERS[path.suffix](path) if path.suffix in OPENERS else path.open("rb") as file:
-            while lines := file.readlines(BATCH_BYTES):
-                # As in reading: a line ends in LF or CR LF; other white space belongs to the key.
-                yield [line for raw in lines if (line := raw.removesuffix(b"\n").removesuffix(b"\r"))]
-    except BAD_FILE as error:
-        raise click.ClickException(f"{name}: cannot be read: {error}") from error
