@@ -447,6 +447,55 @@ def test_percent_never_rounds_something_to_nothing_or_to_all():
     assert nanoseconds(0.0) == "0\xa0ns"
 
 
+def test_legends_name_what_their_chart_shows_and_nothing_else(learned):
+    other = json.loads(json.dumps(learned))
+    template = {"deletable": True, "fpr_measured": {"hits": 9, "value": 0.01, "low": 0.005, "high": 0.02}}
+    rows = [row for row in other["peers"] if "missing" not in row]
+    assert rows
+    for name, size, rate in (("far to the right", 500.0, 0.01), ("far below", 8.0, 1e-9), ("well inside", 8.0, 0.01)):
+        row = json.loads(json.dumps(rows[0])) | json.loads(json.dumps(template)) | {"name": name, "bits_per_key": size}
+        row["fpr_measured"]["value"] = rate
+        other["peers"].append(row)
+    curve = next(curve for curve in other["curves"] if curve["names"] == ["lbf-2cbf"])
+    curve["points"] = [[rate, 900.0] for rate, _ in curve["points"]]
+    figures = re.findall(
+        r'<figure><h3>.*?</h3>(<svg class="chart".*?</svg>)<ul class="legend">(.*?)</ul>', render(other)
+    )
+    assert len(figures) == 3
+    listed = []
+    for chart, legend in figures:
+        names = [re.sub(r"<svg.*?</svg>", "", each) for each in re.findall(r"<li>(.*?)</li>", legend)]
+        clip = re.search(r'<clipPath.*?x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', chart)
+        x, y, wide, tall = map(float, clip.groups())
+        drawn = set()
+        for element in ElementTree.fromstring(chart).iter():
+            title = element.find("title")
+            if element.tag == "circle" and title is not None:
+                ends = [(float(element.get("cx")), float(element.get("cy")))] * 2
+            elif element.tag == "polyline":
+                ends = [tuple(map(float, pair.split(","))) for pair in element.get("points").split()]
+                assert len(ends) > 1  # one point makes no line
+            else:
+                continue
+            # A thousand places on each piece, an exact reference for what the frame lets through.
+            places = (
+                (x1 + (x2 - x1) * i / 999, y1 + (y2 - y1) * i / 999)
+                for (x1, y1), (x2, y2) in itertools.pairwise(ends)
+                for i in range(1000)
+            )
+            if any(x <= px <= x + wide and y <= py <= y + tall for px, py in places):
+                drawn.add(title.text)
+        assert set(names) == drawn
+        assert len(names) == len(set(names))
+        # Each letter in the legend is in the chart, too.
+        letters = re.findall(r'class="letter">(.)<', legend)
+        assert sorted(letters) == sorted(re.findall(r'class="letter">(.)<', chart))
+        listed += names
+    assert "well inside" in listed
+    assert not {"far to the right", "far below"} & set(listed)
+    assert "Outside the frame" in text_of(other)
+
+
 def test_charts_survive_flat_and_single_points():
     assert nice_ticks(0, 0)
     axis = Axis(0, 0, "x", [0], str)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-__all__ = ["Series", "bar_chart", "histogram_chart", "line_chart", "nice_ticks", "swatch", "time_chart"]
+__all__ = ["Series", "bar_chart", "histogram_chart", "is_visible", "line_chart", "nice_ticks", "swatch", "time_chart"]
 
 WIDTH = 400
 
@@ -130,17 +130,81 @@ class Axis:
         return (here - low) / ((high - low) or 1.0)
 
 
+@dataclass(frozen=True)
+class Plot:
+    """Where a line chart draws: the axes' frame, in the chart's units."""
+
+    x: Axis
+    y: Axis
+    height: float
+    left: float = 68.0
+    top: float = 12.0
+
+    @property
+    def right(self) -> float:
+        """Of the frame, as are left, top and bottom."""
+        return WIDTH - 24.0
+
+    @property
+    def bottom(self) -> float:
+        """Below it are the horizontal axis's words."""
+        return self.height - 44.0
+
+    def px(self, value: float) -> float:
+        """Across, of a value on the horizontal axis."""
+        return self.left + (self.right - self.left) * self.x.at(value)
+
+    def py(self, value: float) -> float:
+        """Down, of a value on the vertical axis."""
+        return self.top + (self.bottom - self.top) * (1 - self.y.at(value))
+
+    def shown(self, series: Series) -> list[tuple[float, float]]:
+        """Places of a series inside the frame, with room for its letter if it has one; the last first."""
+        points = [(self.px(at), self.py(value)) for at, value in series.points]
+        margin = 8 if series.mark and len(points) > 1 else 0
+        left, top, right, bottom = self.left + margin, self.top + margin, self.right - margin, self.bottom - margin
+        spots = points[::-1]
+        if not series.dots:
+            for (x1, y1), (x2, y2) in reversed(list(itertools.pairwise(points))):
+                # Only the part inside: of a line that leaves the frame at once a few even steps would all lie outside.
+                part = _clip(x1, y1, x2, y2, left, top, right, bottom)
+                if part is not None:
+                    a, b = part
+                    spots += [(x1 + (x2 - x1) * t, y1 + (y2 - y1) * t) for t in _steps(b, a, 12)]
+        near = 1e-6
+        return [(x, y) for x, y in spots if left - near <= x <= right + near and top - near <= y <= bottom + near]
+
+
+def _steps(first: float, last: float, n: int) -> list[float]:
+    return [first + (last - first) * i / n for i in range(n + 1)]
+
+
+def _clip(
+    x1: float, y1: float, x2: float, y2: float, left: float, top: float, right: float, bottom: float
+) -> tuple[float, float] | None:
+    """The part of a line inside a rectangle, as shares of its length; None: nothing of it (Liang and Barsky)."""
+    first, last = 0.0, 1.0
+    for move, room in ((x1 - x2, x1 - left), (x2 - x1, right - x1), (y1 - y2, y1 - top), (y2 - y1, bottom - y1)):
+        if move == 0:
+            if room < 0:
+                return None
+        elif move < 0:
+            first = max(first, room / move)
+        else:
+            last = min(last, room / move)
+    return (first, last) if first <= last else None
+
+
+def is_visible(series: Series, x: Axis, y: Axis, height: float = 280) -> bool:
+    """Whether :func:`line_chart` shows anything of a series: what it does not show has no place in a legend."""
+    return bool(Plot(x, y, height).shown(series))
+
+
 def line_chart(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, height: float = 280) -> str:
     """Lines and points over two axes; what lies outside is cut off at the frame."""
-    left, right, top, bottom = 68.0, 24.0, 12.0, 44.0
-    width, tall = WIDTH - left - right, height - top - bottom
-
-    def px(value: float) -> float:
-        return left + width * x.at(value)
-
-    def py(value: float) -> float:
-        return top + tall * (1 - y.at(value))
-
+    plot = Plot(x, y, height)
+    left, top, px, py = plot.left, plot.top, plot.px, plot.py
+    width, tall = plot.right - left, plot.bottom - top
     body = []
     for tick in y.ticks:
         body.append(_line(left, py(tick), left + width, py(tick), "grid"))
@@ -162,7 +226,7 @@ def line_chart(title: str, description: str, series: Sequence[Series], x: Axis, 
     # What matters is drawn last, on top.
     for each in sorted(series, key=lambda one: (one.dots, one.style == "main")):
         tip = f"<title>{escape(each.name)}</title>"
-        if each.dots:
+        if each.dots or len(each.points) == 1:
             for at, value in each.points:
                 body.append(
                     f'<circle cx="{px(at):.1f}" cy="{py(value):.1f}" r="4" class="dot {each.style}">{tip}</circle>'
@@ -176,7 +240,7 @@ def line_chart(title: str, description: str, series: Sequence[Series], x: Axis, 
                 for a, v in each.points
             ]
     body.append("</g>")
-    body += _marks(series, px, py, (left, top, left + width, top + tall))
+    body += _marks(series, plot)
     body.append(_line(left, top + tall, left + width, top + tall, "axis"))
     body.append(_line(left, top, left, top + tall, "axis"))
     body.append(_text(left + width / 2, height - 10, x.label, style="label"))
@@ -188,25 +252,12 @@ def line_chart(title: str, description: str, series: Sequence[Series], x: Axis, 
     return _frame(title, description, height, body)
 
 
-def _marks(
-    series: Sequence[Series],
-    px: Callable[[float], float],
-    py: Callable[[float], float],
-    frame: tuple[float, float, float, float],
-) -> list[str]:
+def _marks(series: Sequence[Series], plot: Plot) -> list[str]:
     """The letters, each on its line at the first place from the end where no other is."""
-    left, top, right, bottom = frame
     taken: list[tuple[float, float]] = []
     body = []
     for each in series:
-        points = [(px(at), py(value)) for at, value in each.points]
-        if not each.mark or not points:
-            continue
-        steps = 12
-        spots = [points[-1]]
-        for (x1, y1), (x2, y2) in reversed(list(itertools.pairwise(points))):
-            spots += [(x2 + (x1 - x2) * i / steps, y2 + (y1 - y2) * i / steps) for i in range(1, steps + 1)]
-        inside = [(x, y) for x, y in spots if left + 8 <= x <= right - 8 and top + 8 <= y <= bottom - 8]
+        inside = plot.shown(each) if each.mark else []
         free = (spot for spot in inside if all(math.dist(spot, other) >= 15 for other in taken))
         spot = next(free, inside[0] if inside else None)
         if spot is None:

@@ -19,6 +19,7 @@ from dlbf.report.charts import (
     Series,
     bar_chart,
     histogram_chart,
+    is_visible,
     line_chart,
     nice_ticks,
     swatch,
@@ -416,14 +417,13 @@ def _curves(page: Page) -> str:
         right = math.ceil(1.9 * max(b for _, b in bound["points"]))
         x = Axis(0, right, "bits per key", nice_ticks(0, right, 6), lambda value: f"{value:g}")
         title = "Filters that can delete" if deletable else "Filters that cannot delete"
-        words = f"False-alarm rate against bits per key for {len(series)} filters; further left is smaller."
-        cut = [each.name for each in series if not each.dots and all(at > right for at, _ in each.points)]
-        beyond = f"<p class='small soft'>Too large for the frame: {escape('; '.join(cut))}.</p>" if cut else ""
-        legend = "".join(f"<li>{swatch(each)}{escape(each.name)}</li>" for each in series if each.name not in cut)
-        losing += [each.mark for each in series if deletable and each.name.endswith(LOSSY) and each.name not in cut]
+        seen = [each for each in series if is_visible(each, x, y, 300)]
+        words = f"False-alarm rate against bits per key for {len(seen)} filters; further left is smaller."
+        cut = [each.name for each in series if each not in seen]
+        beyond = f"<p class='small soft'>Outside the frame: {escape('; '.join(cut))}.</p>" if cut else ""
+        losing += [each.mark for each in seen if deletable and each.name.endswith(LOSSY)]
         charts.append(
-            f"<figure><h3>{title}</h3>{line_chart(title, words, series, x, y, 300)}"
-            f'<ul class="legend">{legend}</ul>{beyond}</figure>'
+            f"<figure><h3>{title}</h3>{line_chart(title, words, seen, x, y, 300)}{_legend(seen)}{beyond}</figure>"
         )
     measured = any("bits_per_key" in row for row in page.get("peers"))
     dots = "Dots are filters of other libraries, built and measured here. " if measured else ""
@@ -434,6 +434,10 @@ def _curves(page: Page) -> str:
         "is the least that any filter without a model can have: what lies left of it is what learning buys.</p>"
         f'<div class="pair">{"".join(charts)}</div>{_curve_table(page)}</section>'
     )
+
+
+def _legend(series: Sequence[Series]) -> str:
+    return f'<ul class="legend">{"".join(f"<li>{swatch(each)}{escape(each.name)}</li>" for each in series)}</ul>'
 
 
 def _blue_line(losing: Sequence[str]) -> str:
@@ -528,7 +532,7 @@ def _tradeoff(page: Page) -> str:
         )
     x = Axis(0, 1, "removed keys forgotten", (0, 0.25, 0.5, 0.75, 1), lambda value: f"{100 * value:g} %")
     title = "The price of forgetting removed keys"
-    legend = "".join(f"<li>{swatch(each)}{escape(each.name)}</li>" for each in series)
+    series = [each for each in series if is_visible(each, x, y)]
     first = line_chart(title, "Bits per key against the share of removed keys that are forgotten.", series, x, y)
     title2 = "The price of resisting forged keys"
     low = min((rate for rate, _ in forged), default=0.01)
@@ -547,7 +551,7 @@ def _tradeoff(page: Page) -> str:
         "help to forget it, and it cannot help against somebody who makes up keys that look like yours. The "
         "more you ask for here, the less a model saves. If your keys are never removed, or a removed key may cause "
         f"a needless look each time it is asked for, ask for less than {forget} and save memory.</p>"
-        f'<div class="pair"><figure><h3>{title}</h3>{first}<ul class="legend">{legend}</ul></figure>'
+        f'<div class="pair"><figure><h3>{title}</h3>{first}{_legend(series)}</figure>'
         f"<figure><h3>{title2}</h3>{second}<figcaption>At {page.num('targets.fpr', percent)} false alarms and "
         f"{forget} of removed keys forgotten. To the left is "
         f"safer.</figcaption></figure></div>{_tradeoff_tables(page)}</section>"
