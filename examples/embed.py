@@ -30,8 +30,10 @@ class Cache:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        print(f"usage: {sys.argv[0]} PATH < WORDS  (PATH: the store, made if there is none)", file=sys.stderr)
+        sys.exit(2)
     cache = Cache(sys.argv[1], slow=lambda key: key.upper())
-    for word in sys.stdin.buffer.read().split():
-        print(cache.get(word).decode())
+    print(*(cache.get(word).decode() for word in sys.stdin.buffer.read().split()), sep="\n")
     print(cache.tidy(), cache.store.stats().state, file=sys.stderr)
     cache.store.close()

@@ -48,6 +48,14 @@ def test_embedding_example_is_short_and_runs(tmp_path):
         assert dict(store.items()) == {b"one": b"ONE", b"two": b"TWO"}
 
 
+def test_embedding_example_without_a_path_tells_its_usage():
+    for arguments in ((), ("one", "two")):
+        done = run(sys.executable, EXAMPLES / "embed.py", *arguments, stdin=subprocess.DEVNULL)
+        assert done.returncode == 2
+        assert done.stderr.startswith("usage: ")
+        assert "Traceback" not in done.stderr
+
+
 def test_embedding_example_computes_once_and_forgets(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     import embed

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from dlbf.cli.console import terminal
 from dlbf.cli.stores import EXIT_NO
 from dlbf.datasets import listed_urls, ordinary_urls
 
@@ -87,7 +87,7 @@ class Teller:
 
     def __init__(self, silent: bool) -> None:
         self._silent = silent
-        self._console = Console(highlight=False)
+        self._console = terminal(highlight=False)
         self._number = 0
 
     def start(self, n_keys: int) -> None:

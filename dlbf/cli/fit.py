@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from dlbf.cli.console import terminal
 from dlbf.cli.reading import input_options, read_keys_from, read_secret
 from dlbf.models.model import KINDS
 from dlbf.theory import DESIGNS
@@ -74,7 +74,7 @@ def command(
         if path is not None and not path.parent.is_dir():
             raise click.ClickException(f"{path}: cannot be written: there is no folder {path.parent}")
     secret = None if secret_file is None else read_secret(secret_file)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     start = time.perf_counter()
     bar = Progress(
         TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True,

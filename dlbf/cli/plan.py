@@ -112,8 +112,9 @@ def _places(row: Design, found: Plan) -> str:
 
 def _table(rows: list[Design], plans: list[Plan], counter_bits: int) -> None:
     try:
-        from rich.console import Console
         from rich.table import Table
+
+        from dlbf.cli.console import terminal
     except ImportError as error:
         raise click.ClickException(
             f"the table needs the [cli] extra ({error}); install it with: pip install 'dlbf[cli]', or use --json"
@@ -144,7 +145,7 @@ def _table(rows: list[Design], plans: list[Plan], counter_bits: int) -> None:
             _places(row, found),
             style="bold" if best else None,
         )
-    console = Console()
+    console = terminal()
     if table.rows:
         console.print(table)
     for reason, names in refused.items():

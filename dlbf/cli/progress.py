@@ -24,7 +24,6 @@ def progress_bar(what: str, total: int | None, quiet: bool = False) -> Iterator[
     callable
         Takes the steps done and the number of records done.
     """
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         Progress,
@@ -34,7 +33,9 @@ def progress_bar(what: str, total: int | None, quiet: bool = False) -> Iterator[
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=True)
+    from dlbf.cli.console import terminal
+
+    console = terminal(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda steps, records: None
         return

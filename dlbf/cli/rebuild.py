@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from dlbf.cli.console import terminal
 from dlbf.cli.reading import input_options, read_keys_from, read_secret
 from dlbf.cli.stores import check_store
 from dlbf.models.model import KINDS
@@ -77,7 +77,7 @@ def command(
     check_store(path)
     secret = None if secret_file is None else read_secret(secret_file)
     absent = None if negatives is None else read_keys_from(negatives, column, format)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     bar = Progress(
         TextColumn("{task.description:<22}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(), console=console, disable=quiet or not console.is_terminal,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from dlbf.cli.console import terminal
 from dlbf.cli.reading import input_options, read_key_batches, read_secret
 from dlbf.cli.stores import open_store
 from dlbf.filters.files import write_file
@@ -79,7 +79,7 @@ def command(
         raise click.ClickException(f"{output}: cannot be written: there is no folder {output.parent}")
     is_store = keys_file != "-" and Path(keys_file).is_dir()
     secret = None if secret_file is None else read_secret(secret_file)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     bar = Progress(
         TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True,
         disable=not console.is_terminal,

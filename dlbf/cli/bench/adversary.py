@@ -10,6 +10,7 @@ from rich.table import Table
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import ratio, wide_console, write_json, write_machine
+from dlbf.cli.console import terminal
 
 __all__ = ["command"]
 
@@ -38,7 +39,7 @@ def command(
     folder = data_folder(data)
     wanted = only or SECTIONS
     figures: dict[str, Any] = {"machine": machine()}
-    with Console(stderr=True).status("reading keys") as status:
+    with terminal(stderr=True).status("reading keys") as status:
         split = made_split(n_keys) if folder is None else random_split(*read_urls(folder))
         split = section.smaller(split, n_keys)
         figures |= {"keys": len(split.keys), "queries": queries, "changes": changes}

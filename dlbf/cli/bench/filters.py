@@ -1,13 +1,13 @@
 """``dlbf bench filters``: classical filters beside their peers."""
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench import filters as section
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import RATE, counted
 from dlbf.cli.bench.output import number, ratio, wide_console, write_json, write_machine
+from dlbf.cli.console import terminal
 
 __all__ = ["command"]
 
@@ -20,7 +20,7 @@ __all__ = ["command"]
 @click.option("--json", "as_json", is_flag=True, help="Figures for a machine, on standard output.")
 def command(n_keys: int, fpr: float, n_queries: int, rounds: int, as_json: bool) -> None:
     """Filters against rbloom, pybloomfiltermmap3, fastbloom-rs, hazy and pyfusefilter."""
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with console.status("starting") as status:
         rows = section.measure(n_keys, fpr, n_queries, rounds, status.update)
     if as_json:

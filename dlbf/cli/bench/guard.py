@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import ratio, wide_console, write_json, write_machine
+from dlbf.cli.console import terminal
 
 __all__ = ["command"]
 
@@ -30,7 +30,7 @@ def command(
     from dlbf.bench import guard as section
 
     figures: dict[str, Any] = {"machine": machine()}
-    with Console(stderr=True).status("starting") as status:
+    with terminal(stderr=True).status("starting") as status:
         if not only or "rocksdb" in only:
             figures["rocksdb"] = section.against_rocksdb(n_keys, n_queries, rounds, folder, status.update)
             figures["bar"] = section.bar(figures["rocksdb"])

@@ -10,6 +10,7 @@ from rich.table import Table
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import number, ratio, wide_console, write_json, write_machine
+from dlbf.cli.console import terminal
 
 __all__ = ["command"]
 
@@ -37,7 +38,7 @@ def command(
     wanted = only or SECTIONS
     words = data_words(folder, n_keys)
     figures: dict[str, Any] = {"machine": machine(), "data": words, "bits_budget": bits_per_key}
-    with Console(stderr=True).status("reading keys") as status:
+    with terminal(stderr=True).status("reading keys") as status:
         if folder is None:
             splits = [section.made_split(n_keys)]
         else:

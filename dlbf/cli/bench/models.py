@@ -1,12 +1,12 @@
 """``dlbf bench models``: what models are worth and what a score costs."""
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import wide_console, write_json, write_machine
+from dlbf.cli.console import terminal
 
 __all__ = ["command"]
 
@@ -28,7 +28,7 @@ def command(data: str | None, n_keys: int, rounds: int, quick: bool, as_json: bo
         n_keys, rounds = min(n_keys, 20_000), min(rounds, 5)
     folder = data_folder(data)
     words = data_words(folder, n_keys)
-    with Console(stderr=True).status("reading keys") as status:
+    with terminal(stderr=True).status("reading keys") as status:
         if folder is None:
             keys, negatives = list(listed_urls(n_keys)), list(ordinary_urls(n_keys))
         else:

@@ -8,6 +8,8 @@ from typing import Any
 import click
 from rich.console import Console
 
+from dlbf.cli.console import terminal
+
 __all__ = ["number", "ratio", "wide_console", "write_json", "write_machine"]
 
 
@@ -23,7 +25,7 @@ def ratio(value: tuple[float, float, float] | None) -> str:
 
 def wide_console(width: int = 160) -> Console:
     """The terminal; so many columns when the output goes to a file."""
-    return Console(width=None if sys.stdout.isatty() else width)
+    return terminal(width=None if sys.stdout.isatty() else width)
 
 
 def write_json(figures: Mapping[str, Any]) -> None:

@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import RATE, counted
+from dlbf.cli.console import terminal
 
 __all__ = ["command"]
 
@@ -49,7 +49,7 @@ def command(
     from dlbf.bench.replay import BAR, Row, draw, made_trace, read_trace, replay
 
     folder = data_folder(data)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with console.status("reading the history"):
         if folder is None:
             changes, absent = made_trace(n_batches or 200, n_keys)

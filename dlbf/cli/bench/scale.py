@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import number, wide_console, write_json, write_machine
+from dlbf.cli.console import terminal
 
 __all__ = ["command"]
 
@@ -26,7 +26,7 @@ def command(max_keys: float, rounds: int, folder: Path | None, plot: Path | None
 
     if max_keys < section.SIZES[0]:
         raise click.UsageError(f"--max-keys: expected at least {section.SIZES[0]:,}, found {max_keys:g}")
-    with Console(stderr=True).status("starting") as status:
+    with terminal(stderr=True).status("starting") as status:
         figures = {"machine": machine(), **section.measure(int(max_keys), rounds, folder, status.update)}
     if plot is not None:
         try:

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
 from dlbf.cli.bench.output import number, wide_console, write_json, write_machine
+from dlbf.cli.console import terminal
 
 __all__ = ["command"]
 
@@ -41,7 +41,7 @@ def command(
 
     if quick:
         n_keys, n_warm, n_cold, rounds = min(n_keys, 20_000), min(n_warm, 2000), min(n_cold, 500), min(rounds, 3)
-    with Console(stderr=True).status("reading keys") as status:
+    with terminal(stderr=True).status("reading keys") as status:
         words, keys, absent = choose_keys(data, n_keys, n_keys)
         figures = section.measure(
             keys, absent, listed_urls(10**9, seed=1),
