@@ -1,6 +1,6 @@
 """Every error dlbf raises on purpose.
 
-All derive from :class:`DlbfError`; those that are also a built-in kind of error
+All derive from ``DlbfError``; those that are also a built-in kind of error
 derive from that too, so ``except ValueError`` or ``except KeyError`` work as
 a Python user expects.  Messages say what was expected, what was found, where, and
 what to do next.

@@ -67,7 +67,7 @@ def read_build(txn: Any, store: "Store") -> BuildInfo | None:
 
 
 def drift(store: "Store", estimate: bool) -> Drift:
-    """See :meth:`dlbf.storage.Store.drift`."""
+    """See ``dlbf.storage.Store.drift``."""
     state, reason = store._state()
     replica = store._replica
     with store._reading() as txn:

@@ -1,8 +1,8 @@
 """The filter of a generation: what it must be able to do, how it becomes bytes, how large the next one is.
 
 This is the one place that knows kinds of filters.  To store another kind, give it the methods of
-:class:`GenerationFilter`, register
-how to open its bytes (:func:`register`) and build it where a design is named (:func:`new_filter`).
+``GenerationFilter``, register
+how to open its bytes (``register``) and build it where a design is named (``new_filter``).
 """
 
 import math
@@ -81,7 +81,7 @@ class GenerationFilter(Protocol):
         ...
 
     def to_bytes(self) -> bytes:
-        """All of it, checksummed, in the format of :mod:`dlbf.format`."""
+        """All of it, checksummed, in the format of ``dlbf.format``."""
         ...
 
     def copy(self) -> "GenerationFilter":
@@ -118,7 +118,7 @@ def register(kind: int, loader: Loader) -> None:
     Parameters
     ----------
     kind : int
-        A ``KIND_*`` of :mod:`dlbf.format`.
+        A ``KIND_*`` of ``dlbf.format``.
     loader : callable
         Called with the header, the payload (writable, checked, nobody else's: use it without copying), the secret
         and a name for errors.
@@ -147,7 +147,7 @@ register(format.KIND_LEARNED, _learned_loader)
 
 
 def load(blob: bytearray, secret: bytes | None, where: str) -> Any:
-    """The filter whose :meth:`to_bytes` gave ``blob``; it keeps ``blob`` as its buffer.
+    """The filter whose ``to_bytes`` gave ``blob``; it keeps ``blob`` as its buffer.
 
     The caller has checked the bytes against a checksum of its own, so the sums inside are not looked at again.
 

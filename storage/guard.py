@@ -1,14 +1,14 @@
 """The filter of a store before any other engine.
 
 The data stay where they are, in an engine that knows nothing of this; the filter, its journal and its checkpoints are
-in an LMDB environment of the guard's own, and everything there works as in :mod:`dlbf.storage.store`.  What is
+in an LMDB environment of the guard's own, and everything there works as in ``dlbf.storage.store``.  What is
 different:
 
 *Order instead of a common transaction.*  A new key is journaled before the engine stores it, a deleted one after the
 engine has deleted it.  So at every moment the filter knows all keys of the engine, and perhaps one batch more.
 
 *One writer.*  From the question whether a key is there to the last step of the change, one thread of one process is at
-work (:mod:`dlbf.storage.intents`); readers never wait.
+work (``dlbf.storage.intents``); readers never wait.
 
 *Notes.*  The writer notes what it is about to do.  If it dies, the next writer finds the note, asks the engine, and
 takes back what was announced and did not happen.  It does so only if journal and generation prove that the entry is
@@ -83,14 +83,14 @@ class Guard(Store):
     Parameters
     ----------
     engine : object
-        What holds the data: see :func:`dlbf.storage.engines.engine_for`.  It stays yours: the guard never closes it.
+        What holds the data: see ``dlbf.storage.engines.engine_for``.  It stays yours: the guard never closes it.
     path : path
         A directory for the filter; it is created if it does not exist.
     fpr : float, optional
         Target false-positive rate of the filter, 0.01 for a new guard.
     attach : bool
         Read the engine's keys at once if there is no filter that can be used: the guard is new, damaged, or was another
-        engine's.  False: read without the filter until :meth:`attach` or :meth:`rebuild`.
+        engine's.  False: read without the filter until ``attach`` or ``rebuild``.
     progress : callable, optional
         For that reading: called with the name of the phase, how much is done and how much there is.
     readonly : bool
@@ -99,8 +99,16 @@ class Guard(Store):
         What a write waits for.  "full": the guard's journal is on disk before the engine stores a new key.  "none":
         nothing; after a power failure the keys are read again at the next opening (this needs Linux), a killed
         process costs nothing.
-    secret, keyed, map_size, max_readers, sample_misses
-        As for :class:`dlbf.storage.Store`.
+    secret : bytes, optional
+        16 bytes for the keyed hash, as for ``dlbf.storage.Store``, which tells of those below, too.
+    keyed : bool
+        False for a new guard whose filter anybody can compute.
+    map_size : int, optional
+        Bytes of address space to start with.
+    max_readers : int
+        Processes and threads that may read at once.
+    sample_misses : bool or int
+        Whether to keep a sample of the absent keys that are asked for, or how many of them.
 
     Raises
     ------
@@ -114,7 +122,7 @@ class Guard(Store):
     -----
     *Guarantee*: a key that was stored through the guard, or was in the engine when it was attached, is never reported
     absent, whatever step a process dies at.  *Limit*: all writes must go through guards of this directory.  A guard
-    cannot see that somebody else has put a key into the engine; :meth:`verify` tells, :meth:`rebuild` repairs.
+    cannot see that somebody else has put a key into the engine; ``verify`` tells, ``rebuild`` repairs.
 
     *Cost of a write*: a counting filter must know whether the key is there.  If it says "absent" that is certain and
     free; else the engine is asked once (``put(key, value, new=True)`` spares it).  A new or deleted key costs one
@@ -901,7 +909,7 @@ class Guard(Store):
         Parameters
         ----------
         progress : callable, optional
-            As for :meth:`rebuild`.
+            As for ``rebuild``.
 
         Notes
         -----
@@ -914,7 +922,7 @@ class Guard(Store):
     def rebuild(self, negatives: Iterable[Key] | None = None, design: str = "auto", **options: Any) -> RebuildReport:
         """Make a new filter for the keys that the engine holds, while guarded reads and writes go on.
 
-        The same as :meth:`dlbf.storage.Store.rebuild`.  Run it after anything that changed the engine behind the
+        The same as ``dlbf.storage.Store.rebuild``.  Run it after anything that changed the engine behind the
         guard: another program's writes, a restored backup, a server that came back with less or more than it had.
         """
         self._check_process()
@@ -942,7 +950,7 @@ class Guard(Store):
         -------
         Verification
             ``missing`` keys were put into the engine behind the guard; ``extra`` entries belong to keys that died
-            with a process or expired. :meth:`rebuild` repairs both.  An entry for a write that failed and may still
+            with a process or expired. ``rebuild`` repairs both.  An entry for a write that failed and may still
             arrive is neither.
         """
         return self._verify() if self.readonly else self._alone(self._verify)

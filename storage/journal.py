@@ -70,7 +70,7 @@ def _put(txn: Any, dbs: Databases, number: int, value: bytes) -> None:
 def read_run(txn: Any, dbs: Databases, number: int) -> list[tuple[int, Any]]:
     """Transactions from ``number`` on and their records, as many as are kept together; none if it has no record.
 
-    The records are not checked; see :func:`dlbf.kernels.journal.read_record`.
+    The records are not checked; see ``dlbf.kernels.journal.read_record``.
 
     Raises
     ------

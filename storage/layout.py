@@ -42,7 +42,7 @@ order of the keys.  Node 0
 holds the empty key, which LMDB does not allow.  The number of keys is
 ``entries(data) + entries(long) - nodes in use``.
 
-**filter.**  The pieces, joined, are a filter object in the format of :mod:`dlbf.format`: a header, the payload, and
+**filter.**  The pieces, joined, are a filter object in the format of ``dlbf.format``: a header, the payload, and
 sums
 over every 16 KiB, which between them cover every bit.  A piece is 16 LMDB pages less the page header, so it wastes
 none.
@@ -94,7 +94,7 @@ record).
                  24      -  bytes the first 80 bytes of these
 
     build:        0      8  u64   XXH3-64 of everything behind it
-                  8      -  JSON  see :class:`BuildInfo`
+                  8      -  JSON  see ``BuildInfo``
 
     traffic:      0      8  u64   XXH3-64 of everything behind it
                   8      8  u64   generation of the filter that was asked
@@ -110,9 +110,9 @@ sample says how rarely a lookup still enters.  The sum is the low half of XXH3-6
 
 **Sealed** values begin with the XXH3-64 of what follows.
 
-A **guard** (:class:`dlbf.storage.Guard`) has such an environment for its filter alone: ``long`` stays empty,
-``data`` lists keys whose writes may still arrive (see :mod:`dlbf.storage.engines.late`), and beside it lies
-``guard.lock`` (see :mod:`dlbf.storage.intents`) and ``guard.id`` (see :mod:`dlbf.storage.owner`).
+A **guard** (``dlbf.storage.Guard``) has such an environment for its filter alone: ``long`` stays empty,
+``data`` lists keys whose writes may still arrive (see ``dlbf.storage.engines.late``), and beside it lies
+``guard.lock`` (see ``dlbf.storage.intents``) and ``guard.id`` (see ``dlbf.storage.owner``).
 
 **One transaction** holds: the user's changes of ``data`` and ``long``, the counters of ``long`` if they changed, and
 the journal

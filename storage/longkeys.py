@@ -1,6 +1,6 @@
 """Keys that LMDB cannot hold: longer than its limit, or empty.
 
-See :mod:`dlbf.storage.layout` for the records.  All functions work inside a transaction of the caller's.
+See ``dlbf.storage.layout`` for the records.  All functions work inside a transaction of the caller's.
 """
 
 from collections.abc import Iterator

@@ -57,7 +57,7 @@ def _place(priority: int, key: bytes) -> bytes:
 def write_misses(txn: Any, dbs: Databases, keys: list[bytes], every: float, limit: int, scale: float) -> float:
     """Add keys that were drawn with probability ``1 / every``; returns how to draw from now on.
 
-    ``scale`` is the priority of a lookup that is drawn whenever any is; see :func:`age_misses`.
+    ``scale`` is the priority of a lookup that is drawn whenever any is; see ``age_misses``.
     """
     highest = max(1, int(ONE * scale / every))
     limit_now = _highest(txn, dbs, limit) or ONE

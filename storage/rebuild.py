@@ -88,7 +88,7 @@ def rebuild(
     allow_false_negatives: bool,
     progress: Progress | None,
 ) -> RebuildReport:
-    """See :meth:`dlbf.storage.Store.rebuild`."""
+    """See ``dlbf.storage.Store.rebuild``."""
     check_design(design, allow_false_negatives)
     generations.check_fpr(fpr)
     why = "asked for"

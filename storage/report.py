@@ -12,7 +12,7 @@ __all__ = ["Drift", "FilterFigures", "RebuildReport", "Stats", "Verification"]
 
 @dataclass(frozen=True)
 class Stats:
-    """A store's figures, see :meth:`dlbf.storage.Store.stats`.
+    """A store's figures, see ``dlbf.storage.Store.stats``.
 
     Counts of lookups are those of this process since it opened the store.
 
@@ -82,7 +82,7 @@ class Stats:
 
 @dataclass(frozen=True)
 class Verification:
-    """What :meth:`dlbf.storage.Store.verify` found.
+    """What ``dlbf.storage.Store.verify`` found.
 
     Attributes
     ----------
@@ -182,7 +182,7 @@ class FilterFigures:
 
 @dataclass(frozen=True)
 class RebuildReport:
-    """What :meth:`dlbf.storage.Store.rebuild` did, or would do.
+    """What ``dlbf.storage.Store.rebuild`` did, or would do.
 
     Attributes
     ----------
@@ -308,7 +308,7 @@ def _rate(value: float) -> str:
 
 @dataclass(frozen=True)
 class Drift:
-    """How far a store is from what its filter was built for; see :meth:`dlbf.storage.Store.drift`.
+    """How far a store is from what its filter was built for; see ``dlbf.storage.Store.drift``.
 
     Attributes
     ----------

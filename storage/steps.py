@@ -1,6 +1,6 @@
 """Named steps of a commit, so that tests can stop the process at each of them.
 
-In normal use :func:`reached` is a call that does nothing.  It is compiled: so are some of the steps.
+In normal use ``reached`` is a call that does nothing.  It is compiled: so are some of the steps.
 """
 
 from dlbf.kernels.journal import reached, set_hook

@@ -2,20 +2,20 @@
 
 How the parts fit together:
 
-* :mod:`dlbf.storage.upkeep`: what a store does behind its methods: reading, committing, growing;
-* :mod:`dlbf.storage.environment`, :mod:`dlbf.storage.room`: opening LMDB's environment, and who may write it;
-* :mod:`dlbf.storage.layout`: what is on disk, and which writes share a transaction;
-* :mod:`dlbf.kernels.readpath`: compiled reads of absent keys, and changes of single ones;
-* :mod:`dlbf.storage.journal`: what each commit did;
-* :mod:`dlbf.storage.replica`: this process's copy of the filter;
-* :mod:`dlbf.storage.build`: the next generation, made while everything goes on;
-* :mod:`dlbf.storage.misses`: absent keys that were asked for, sampled to learn from;
-* :mod:`dlbf.storage.rebuild`, :mod:`dlbf.storage.drift`: learning a filter, and when that is due;
-* :mod:`dlbf.storage.transactions`: write transactions and snapshots.
+* ``dlbf.storage.upkeep``: what a store does behind its methods: reading, committing, growing;
+* ``dlbf.storage.environment``, ``dlbf.storage.room``: opening LMDB's environment, and who may write it;
+* ``dlbf.storage.layout``: what is on disk, and which writes share a transaction;
+* ``dlbf.kernels.readpath``: compiled reads of absent keys, and changes of single ones;
+* ``dlbf.storage.journal``: what each commit did;
+* ``dlbf.storage.replica``: this process's copy of the filter;
+* ``dlbf.storage.build``: the next generation, made while everything goes on;
+* ``dlbf.storage.misses``: absent keys that were asked for, sampled to learn from;
+* ``dlbf.storage.rebuild``, ``dlbf.storage.drift``: learning a filter, and when that is due;
+* ``dlbf.storage.transactions``: write transactions and snapshots.
 
 Locks, in the order they are taken: ``_write_lock`` (one write transaction in this process; LMDB's own lock is one in
 all processes), then ``_lock`` (the replica).  Readers take neither: if the replica is being changed they read the data.
-They are taken only with the compiled context managers of :mod:`dlbf.kernels.readpath`: no signal's exception can keep
+They are taken only with the compiled context managers of ``dlbf.kernels.readpath``: no signal's exception can keep
 those from giving them back.
 """
 
@@ -617,13 +617,13 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
     def keys(
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
     ) -> KeysRange:
-        """Keys in order; see :meth:`items`."""
+        """Keys in order; see ``items``."""
         return KeysRange(self, *bounds(prefix, start, stop), reverse)
 
     def values(
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
     ) -> ValuesRange:
-        """Values in the order of their keys; see :meth:`items`."""
+        """Values in the order of their keys; see ``items``."""
         return ValuesRange(self, *bounds(prefix, start, stop), reverse)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -680,9 +680,9 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             few to learn from, the filter gets no model.
         design : str
             "auto": the cheapest of all, with a model where that pays.  "cuckoo": no model.  Or a deletable design of
-            :data:`dlbf.theory.DESIGNS`.
+            ``dlbf.theory.DESIGNS``.
         model : str, Model or None
-            As for :meth:`dlbf.LearnedFilter.fit`; None: no model.
+            As for ``dlbf.LearnedFilter.fit``; None: no model.
         fpr : float, optional
             A new target rate.
         deletability : float, optional
@@ -693,7 +693,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         dry_run : bool
             Learn and plan, and change nothing.
         if_needed : bool
-            Do nothing unless :meth:`drift` says that a rebuild is due.
+            Do nothing unless ``drift`` says that a rebuild is due.
         allow_false_negatives : bool
             Accept a design that may answer "absent" for a stored key.
         progress : callable, optional

@@ -94,7 +94,7 @@ class _View:
     def items(
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values in key order; see :meth:`dlbf.storage.Store.items`."""
+        """Keys and values in key order; see ``dlbf.storage.Store.items``."""
         txn = self._live()
         found = scan(
             txn,
@@ -132,7 +132,7 @@ class _View:
 
 
 class Snapshot(_View):
-    """The store as it was at one moment; made by :meth:`dlbf.storage.Store.snapshot`.
+    """The store as it was at one moment; made by ``dlbf.storage.Store.snapshot``.
 
     Attributes
     ----------
@@ -195,7 +195,7 @@ class Snapshot(_View):
 
 @own_methods("put")
 class WriteTransaction(PutPath, _View):
-    """Changes that become visible together or not at all; made by :meth:`dlbf.storage.Store.write`.
+    """Changes that become visible together or not at all; made by ``dlbf.storage.Store.write``.
 
     Notes
     -----
@@ -244,7 +244,7 @@ class WriteTransaction(PutPath, _View):
         return super()._live()
 
     def _put_slow(self, key: Key, value: bytes | bytearray | memoryview) -> bool:
-        """Every put that is not the common one: see :class:`dlbf.kernels.readpath.PutPath`."""
+        """Every put that is not the common one: see ``dlbf.kernels.readpath.PutPath``."""
         key, value = as_key(key), as_value(value)
         self._live()
         return self._do(key, value)

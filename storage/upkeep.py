@@ -1,6 +1,6 @@
 """Keeping the filter right: read transactions, the process's replica, commits, samples of the traffic, growth.
 
-What :class:`dlbf.storage.Store` does behind its methods; the locks, and in which order they are taken, are described
+What ``dlbf.storage.Store`` does behind its methods; the locks, and in which order they are taken, are described
 there.
 """
 

@@ -39,7 +39,7 @@ META_KEYS = (STORE_KEY, CHECKPOINT_KEY, LONG_KEY, GUARD_KEY, BUILD_KEY, TRAFFIC_
 
 
 def verify(store: "Store") -> Verification:
-    """See :meth:`dlbf.storage.Store.verify`."""
+    """See ``dlbf.storage.Store.verify``."""
     dbs = store._dbs
     with store._reading() as txn:
         now = txn.id()

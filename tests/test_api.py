@@ -13,6 +13,7 @@ import pytest
 import dlbf
 from dlbf.storage import Guard, Store
 
+ROOT = Path(__file__).parent.parent
 MAPPING = {"get", "items", "keys", "values", "pop", "popitem", "setdefault", "update", "clear"}
 STORE = MAPPING | {
     "backup", "checkpoint", "close", "delete", "drift", "get_many", "path", "put", "readonly", "rebuild", "snapshot",
@@ -75,3 +76,32 @@ def test_stubs_of_compiled_classes_type_the_keys_and_values_of_public_methods(na
                 seen += 1
                 assert "Any" not in ast.unparse(argument.annotation), f"{method.name} in line {method.lineno}"
     assert seen
+
+
+SOURCES = [
+    path for folder in ("dlbf", "storage") for path in (ROOT / folder).rglob("*.py*") if path.suffix in (".py", ".pyi")
+]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_read_well_on_the_pages_of_the_api(path):
+    """They are Markdown there: a role is shown as it is, and names without a type get the first one's."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        text = ast.get_docstring(node) or ""
+        assert not re.search(r":(class|meth|func|mod|data|attr|exc|obj|ref):`", text), (path, getattr(node, "name", ""))
+        section = re.search(r"^Parameters\n-+\n(.*?)(\n\n[A-Z][a-z]+\n-+\n|\Z)", text, re.DOTALL | re.MULTILINE)
+        makers = [node] if not isinstance(node, ast.ClassDef) else node.body
+        types = {
+            each.arg: ast.unparse(each.annotation)
+            for maker in makers if isinstance(maker, ast.FunctionDef) and (maker is node or maker.name == "__init__")
+            for each in (*maker.args.args, *maker.args.kwonlyargs) if each.annotation is not None
+        }  # fmt: skip
+        for line in section[1].splitlines() if section else ():
+            names = re.fullmatch(r"(\w+(?:, \w+)+)( :.*)?", line)
+            if names:
+                shown = (names[2] or "").removesuffix(", optional")
+                assert "," not in shown or "{" in shown, (path, getattr(node, "name", ""), line)
+                found = {types[name] for name in names[1].split(", ") if name in types}
+                assert shown or len(found) <= 1, (path, getattr(node, "name", ""), line)

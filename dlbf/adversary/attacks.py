@@ -1,7 +1,7 @@
 """The attacks: each a class with a budget of queries and, where it changes the filter, of changes.
 
-An attack first spends its queries (:meth:`Attack.run`), learning from the answers, and can then name new keys that it
-expects to be false positives (:meth:`Attack.forge`).  All of them work on anything with ``in``; those that read the
+An attack first spends its queries (``Attack.run``), learning from the answers, and can then name new keys that it
+expects to be false positives (``Attack.forge``).  All of them work on anything with ``in``; those that read the
 model or the bits do so through what the game reveals, and never see a secret.
 """
 
@@ -387,7 +387,7 @@ class DeletionDriven(Attack):
     Parameters
     ----------
     queries, changes, seed
-        See :class:`Attack`.
+        See ``Attack``.
     free : bool
         Also try to delete what is not there.
 

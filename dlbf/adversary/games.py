@@ -134,7 +134,7 @@ def attack_target(
     forgeries : int
         Keys it names at the end.
     bound : float, optional
-        What was promised; :func:`stated_bound` of a filter unless given.
+        What was promised; ``stated_bound`` of a filter unless given.
 
     Examples
     --------
@@ -175,7 +175,7 @@ def play(
     Parameters
     ----------
     challenge : str
-        A name of :data:`CHALLENGES`.
+        A name of ``CHALLENGES``.
     attack : callable
         Makes the adversary of a round, given its number.
     setup : callable

@@ -21,7 +21,7 @@ class BudgetError(DlbfError):
 
 
 class StoreFilter:
-    """The filter of a :class:`dlbf.storage.Store` as somebody sees it who can time its reads.
+    """The filter of a ``dlbf.storage.Store`` as somebody sees it who can time its reads.
 
     ``key in store`` is never wrong, so it tells nothing.  Whoever can tell a read that touched the data from one that
     did not, by its time or from the operator's figures, knows the filter's answer; this is that adversary.

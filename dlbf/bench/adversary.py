@@ -227,7 +227,7 @@ def price(split: Split, model: Model) -> dict[str, Any]:
 
 
 def draw_price(found: dict[str, Any], path: Path) -> None:
-    """The curve of :func:`price` as a picture."""
+    """The curve of ``price`` as a picture."""
     rows = [dict(row) for row in found["curve"]]
     for row in found["built"]:
         rows.append({"adversarial FPR": row["adversarial_fpr"], f"built {row['fpr']:g}": row["bits_per_key"]})

@@ -132,7 +132,7 @@ def _without_nan(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_trace(folder: Path) -> tuple[list[Change], list[bytes]]:
-    """The real history in a folder (see :mod:`dlbf.bench.data`), and keys that never were on the list, shuffled.
+    """The real history in a folder (see ``dlbf.bench.data``), and keys that never were on the list, shuffled.
 
     ``trace.urls.malicious.tsv`` has a line per batch: time, name, removed, added; the latter two are differences of
     ascending line numbers, from 1, of ``urls.malicious.txt``.
@@ -228,7 +228,7 @@ def replay(
     n_queries : int, optional
         Absent keys asked for after each batch; by default enough to see the bar passed, see the module.
     design, model : str
-        For :meth:`dlbf.storage.Store.rebuild`.
+        For ``dlbf.storage.Store.rebuild``.
     rebuild : bool
         Rebuild when the store says so; if False, never.
     progress : callable, optional

@@ -179,8 +179,10 @@ def measure(
 
     Parameters
     ----------
-    keys, absent, new, value_bytes
-        See :class:`Workload`.
+    keys, absent, new : sequence of bytes
+        See ``Workload``.
+    value_bytes : int
+        The same.
     mixes, absent_shares, temperatures : sequence
         The cases: all combinations.
     n_warm, n_cold : int

@@ -22,7 +22,7 @@ BAD_FILE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 class Lines:
-    """The lines of an open file; iterating raises :class:`Trouble` where the file cannot be read on."""
+    """The lines of an open file; iterating raises ``Trouble`` where the file cannot be read on."""
 
     def __init__(self, name: str, raw: BinaryIO, file: Any, n_bytes: int | None) -> None:
         self.name = name

@@ -1,7 +1,7 @@
 """Keys and records for every command that reads a file of them; and secrets.
 
 What a file is is told by ``--format``, else by its name, else by what is in it: lines, unless they are surely something
-else.  See :mod:`dlbf.cli.records` for lines and :mod:`dlbf.cli.tables` for columns.
+else.  See ``dlbf.cli.records`` for lines and ``dlbf.cli.tables`` for columns.
 """
 
 import contextlib
@@ -86,13 +86,17 @@ def open_records(
     name : str
         A path.  ``.gz`` and ``.xz`` are decompressed; ``.parquet`` needs pyarrow.
     format : str, optional
-        One of :data:`dlbf.cli.records.FORMATS`.
+        One of ``dlbf.cli.records.FORMATS``.
     column, value_column : str, optional
         Where keys and values are, in a table.
     with_values : bool
         Whether values are wanted.
-    codec, first_line, skip_bad
-        As for :func:`dlbf.cli.records.read_records`.
+    codec : str, optional
+        As for ``dlbf.cli.records.read_records``.
+    first_line : int
+        The same.
+    skip_bad : bool
+        The same.
     quiet : bool
         Do not tell on standard error how a table is read that nobody has explained.
 
@@ -179,7 +183,7 @@ def read_key_batches(
 
 
 def read_keys_from(name: str, column: str | None = None, format: str | None = None) -> list[bytes]:
-    """All keys of a file; see :func:`read_key_batches`."""
+    """All keys of a file; see ``read_key_batches``."""
     return list(chain.from_iterable(read_key_batches(name, column, format)))
 
 

@@ -74,9 +74,9 @@ def read_records(
     lines : iterable of bytes
         With their ends.
     format : str
-        One of :data:`FORMATS`, but for csv.
+        One of ``FORMATS``, but for csv.
     codec : str, optional
-        How bytes are written, a name in :data:`dlbf.cli.text.CODECS`; not for jsonl.
+        How bytes are written, a name in ``dlbf.cli.text.CODECS``; not for jsonl.
     first_line : int
         Lines before it are passed over.
     skip_bad : bool
@@ -150,7 +150,7 @@ def record_heading(format: str) -> bytes:
 def record_writer(format: str, codec: str | None = None) -> Callable[[bytes, bytes], bytes]:
     """A function that makes the line of a key and a value, with its end.
 
-    The function raises :class:`RecordError` for a key that the format cannot hold.
+    The function raises ``RecordError`` for a key that the format cannot hold.
     """
     how = CODECS[codec or default_codec(format)]
     encode = how.encode

@@ -37,7 +37,7 @@ def ranged(
     limit: int | None,
     reverse: bool,
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The items of a store that the options of :func:`range_options` choose."""
+    """The items of a store that the options of ``range_options`` choose."""
 
     def bound(text: str | None, name: str) -> bytes | None:
         return None if text is None else decode_argument(text, codec, name)

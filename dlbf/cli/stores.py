@@ -35,7 +35,7 @@ STORE_FILES = ("data.mdb", "lock.mdb")
 
 @contextlib.contextmanager
 def trouble() -> Iterator[None]:
-    """Turn errors that a user can do something about into :class:`Trouble`."""
+    """Turn errors that a user can do something about into ``Trouble``."""
     import lmdb
 
     from dlbf.errors import DlbfError

@@ -50,7 +50,7 @@ def read_table(
     skip_bad: bool = False,
     say: Callable[[str], object] = lambda text: None,
 ) -> Iterator[Record | RecordError]:
-    """The records of a table; see :func:`dlbf.cli.records.read_records` for what is common.
+    """The records of a table; see ``dlbf.cli.records.read_records`` for what is common.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ ESCAPED = re.compile(rb"\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
 
 
 def escape(data: bytes) -> bytes:
-    """One line of printable UTF-8 that :func:`unescape` turns back into ``data``.
+    """One line of printable UTF-8 that ``unescape`` turns back into ``data``.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def escape(data: bytes) -> bytes:
 
 
 def unescape(data: bytes) -> bytes:
-    """The bytes that :func:`escape` was given.
+    """The bytes that ``escape`` was given.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def json_line(record: dict[str, Any]) -> bytes:
 
 
 def parse_json_fields(record: dict[str, Any], name: str) -> bytes | None:
-    """The bytes of a field as :func:`json_fields` writes it; None if there is no such field.
+    """The bytes of a field as ``json_fields`` writes it; None if there is no such field.
 
     Raises
     ------

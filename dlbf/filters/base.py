@@ -40,7 +40,7 @@ def float_to_param(value: float) -> int:
 
 
 def param_to_float(value: int) -> float:
-    """The inverse of :func:`float_to_param`."""
+    """The inverse of ``float_to_param``."""
     (number,) = struct.unpack("<d", value.to_bytes(8, "little"))
     return float(number)
 
@@ -182,7 +182,7 @@ class Filter(FilterCore):
     def close(self) -> None:
         """Let go of the buffer and, for a mapped file, write it back and close it; later use raises ValueError.
 
-        Waits for :class:`dlbf.capi.FilterReader` objects of other threads; one of this thread's own is a DlbfError.
+        Waits for ``dlbf.capi.FilterReader`` objects of other threads; one of this thread's own is a DlbfError.
         """
         self._check_readers()
         file, self._file = self._file, None
@@ -257,13 +257,13 @@ class Filter(FilterCore):
         )
 
     def to_bytes(self) -> bytes:
-        """The whole filter as bytes, in the format of :mod:`dlbf.format`.  The secret is not part of them."""
+        """The whole filter as bytes, in the format of ``dlbf.format``.  The secret is not part of them."""
         params, payload, n_items = self._snapshot(bytearray)
         return format.pack(self._header(params, n_items), payload)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, secret: bytes | None = None) -> Self:
-        """The filter that :meth:`to_bytes` made; the bytes are copied.
+        """The filter that ``to_bytes`` made; the bytes are copied.
 
         Raises
         ------
@@ -282,7 +282,7 @@ class Filter(FilterCore):
     def save(self, path: str | Path) -> None:
         """Write the filter to a file, whole or not at all; an existing file is replaced.
 
-        Open it again with :func:`dlbf.open_filter`.
+        Open it again with ``dlbf.open_filter``.
 
         Raises
         ------

@@ -193,16 +193,24 @@ class CountingBloomFilter(CountingCells):
 
     Parameters
     ----------
-    capacity, fpr
-        As for :class:`BloomFilter`.
+    capacity : int
+        Number of keys to plan for, as for ``BloomFilter``.
+    fpr : float
+        False-positive rate when it holds ``capacity`` keys.
     counter_bits : {2, 4, 8}
         Counters count to 3, 15 or 255.  One that gets there stays there: its true count is lost, so it is never
         decremented, and a key that meets it cannot be forgotten through it any more.  At capacity that is one counter
         in 27 with 2 bits, one in 10**15 with 4.
     counters, bits : int
         Exact geometry: number of counters, or of all their bits; with ``hashes``.
-    hashes, layout, secret, filter_id
-        As for :class:`BloomFilter`.
+    hashes : int
+        Probes per key, as for ``BloomFilter``.
+    layout : {"classic", "blocked"}
+        As for ``BloomFilter``.
+    secret : bytes, optional
+        16 bytes for the keyed hash, as for ``BloomFilter``.
+    filter_id : int
+        Separates the positions of filters that share a hash.
 
     Notes
     -----

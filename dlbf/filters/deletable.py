@@ -21,8 +21,14 @@ class DeletableBloomFilter(DeletableCore, Filter):
 
     Parameters
     ----------
-    capacity, fpr, secret, filter_id
-        As for :class:`dlbf.BloomFilter`.
+    capacity : int
+        Number of keys to plan for, as for ``dlbf.BloomFilter``.
+    fpr : float
+        False-positive rate when it holds ``capacity`` keys.
+    secret : bytes, optional
+        16 bytes for the keyed hash, as for ``dlbf.BloomFilter``.
+    filter_id : int
+        Separates the positions of filters that share a hash.
     bits, hashes, regions : int
         Exact geometry: all bits including one per region, probes per key, regions.
 

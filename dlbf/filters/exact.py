@@ -23,8 +23,10 @@ class ExactSet(ExactCore, Filter):
     capacity : int
         Number of keys to make room for; it grows by itself while it owns its buffer.  One that is mapped from a file
         keeps its size, and reuses the room of removed keys.
-    secret, filter_id
-        As for :class:`dlbf.BloomFilter`.
+    secret : bytes, optional
+        16 bytes for the keyed hash, as for ``dlbf.BloomFilter``.
+    filter_id : int
+        Separates the positions of filters that share a hash.
 
     Examples
     --------

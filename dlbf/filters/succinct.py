@@ -17,8 +17,14 @@ class SuccinctCountingFilter(SuccinctCore, CountingCells):
 
     Parameters
     ----------
-    capacity, fpr, secret, filter_id
-        As for :class:`dlbf.BloomFilter`.
+    capacity : int
+        Number of keys to plan for, as for ``dlbf.BloomFilter``.
+    fpr : float
+        False-positive rate when it holds ``capacity`` keys.
+    secret : bytes, optional
+        16 bytes for the keyed hash, as for ``dlbf.BloomFilter``.
+    filter_id : int
+        Separates the positions of filters that share a hash.
     counters, hashes : int
         Exact geometry instead of ``capacity`` and ``fpr``: number of counters, probes per key.
     slots : int, optional
@@ -30,7 +36,7 @@ class SuccinctCountingFilter(SuccinctCore, CountingCells):
     Counts are exact up to 255, where a counter stays.  They are kept in a few more than two bits per counter, whatever
     they are, as long as the 64 of a group add up to at most 64; groups that outgrow this take one of a few slots.
     At a tenth over capacity, or with many keys added dozens of times, the slots are used up: ``add`` raises
-    :class:`dlbf.FilterFullError` and nothing has changed.  Every key that was added can be removed.
+    ``dlbf.FilterFullError`` and nothing has changed.  Every key that was added can be removed.
 
     Remove only keys that were added.  The filter refuses (KeyError) when it can tell; when it cannot, the
     removal damages other keys.

@@ -34,14 +34,20 @@ class CuckooFilter(CuckooCore, Filter):
 
     Parameters
     ----------
-    capacity, fpr, secret, filter_id
-        As for :class:`dlbf.BloomFilter`.
+    capacity : int
+        Number of keys to plan for, as for ``dlbf.BloomFilter``.
+    fpr : float
+        False-positive rate when it holds ``capacity`` keys.
+    secret : bytes, optional
+        16 bytes for the keyed hash, as for ``dlbf.BloomFilter``.
+    filter_id : int
+        Separates the positions of filters that share a hash.
     buckets, prefixes, suffix_bits : int
         Exact geometry: buckets of four; fingerprints of ``prefixes * 2**suffix_bits - 1`` values.
 
     Notes
     -----
-    A table takes its capacity and little more; then ``add`` raises :class:`dlbf.FilterFullError` and nothing
+    A table takes its capacity and little more; then ``add`` raises ``dlbf.FilterFullError`` and nothing
     has changed.  One key can be in it up to eight times.  Remove only keys that were added: removing another
     key with the same fingerprint removes the stored one.
 
@@ -137,8 +143,14 @@ class DLeftFilter(DLeftCore, Filter):
 
     Parameters
     ----------
-    capacity, fpr, secret, filter_id
-        As for :class:`dlbf.BloomFilter`.
+    capacity : int
+        Number of keys to plan for, as for ``dlbf.BloomFilter``.
+    fpr : float
+        False-positive rate when it holds ``capacity`` keys.
+    secret : bytes, optional
+        16 bytes for the keyed hash, as for ``dlbf.BloomFilter``.
+    filter_id : int
+        Separates the positions of filters that share a hash.
     counter_bits : int
         Bits of a counter, 1 to 8; one that reaches its maximum stays there.
     buckets, remainder_bits : int
@@ -146,7 +158,7 @@ class DLeftFilter(DLeftCore, Filter):
 
     Notes
     -----
-    A full table raises :class:`dlbf.FilterFullError` and nothing has changed.
+    A full table raises ``dlbf.FilterFullError`` and nothing has changed.
 
     Examples
     --------

@@ -57,7 +57,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What :meth:`dlbf.LearnedFilter.evaluate` measured; rates are :class:`Rate`, None where not measured.
+    """What ``dlbf.LearnedFilter.evaluate`` measured; rates are ``Rate``, None where not measured.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class Evaluation:
 
 
 def evaluate(filter_: "LearnedFilter", negatives: Iterable[Any], deleted: Iterable[Any] | None) -> Evaluation:
-    """See :meth:`dlbf.LearnedFilter.evaluate`."""
+    """See ``dlbf.LearnedFilter.evaluate``."""
     plan = filter_.plan
     answers = filter_.contains_many(negatives)
     fpr = Rate(int(answers.sum()), len(answers), plan.fpr)

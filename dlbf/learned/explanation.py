@@ -99,7 +99,7 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Explanation":
-        """The inverse of :meth:`to_dict`."""
+        """The inverse of ``to_dict``."""
         values = dict(data)
         values["regions"] = tuple(Region(**region) for region in values["regions"])
         values["alternatives"] = tuple(Alternative(**other) for other in values["alternatives"])

@@ -42,7 +42,7 @@ __all__ = ["LearnedFilter"]
 class LearnedFilter(CompositeCore, Filter):
     """A deletable filter with a model in it: several times smaller than one without, where keys have structure.
 
-    Make one with :meth:`fit`; open a saved one with :func:`dlbf.open_filter` or :meth:`from_bytes`.  It has every
+    Make one with ``fit``; open a saved one with ``dlbf.open_filter`` or ``from_bytes``.  It has every
     method of the other filters, and holds a key once: like a store, do not add a key that is there.
 
     Examples
@@ -109,9 +109,9 @@ class LearnedFilter(CompositeCore, Filter):
         adversarial_fpr : float
             Largest rate for somebody who can forge any score (with ``secret``: but not the hash).
         design : str
-            ``"auto"``, or a name of :data:`dlbf.theory.DESIGNS`.
+            ``"auto"``, or a name of ``dlbf.theory.DESIGNS``.
         model : str, Model or None
-            ``"auto"``, a kind of :func:`dlbf.models.train`, a compiled model, or None for none.
+            ``"auto"``, a kind of ``dlbf.models.train``, a compiled model, or None for none.
         counter_bits : {2, 4, 8}, optional
             Width of counters where the design has them; 4 by default.
         bits_per_key : float, optional
@@ -482,7 +482,7 @@ class LearnedFilter(CompositeCore, Filter):
             )
 
     def remove(self, key: Any) -> bool:
-        """Remove one key; see :meth:`dlbf.CountingBloomFilter.remove`.
+        """Remove one key; see ``dlbf.CountingBloomFilter.remove``.
 
         False means that the filter still answers "maybe": it kept nothing of the key that could be taken away.
         """
@@ -490,12 +490,12 @@ class LearnedFilter(CompositeCore, Filter):
         return super().remove(key)
 
     def discard(self, key: Any) -> bool:
-        """Like :meth:`remove`, but False instead of KeyError."""
+        """Like ``remove``, but False instead of KeyError."""
         self._need_deletable()
         return super().discard(key)
 
     def remove_many(self, keys: Iterable[Any]) -> Any:
-        """:meth:`discard` every key of a batch."""
+        """``discard`` every key of a batch."""
         self._need_deletable()
         return super().remove_many(keys)
 

@@ -67,7 +67,7 @@ def _distinct(keys: list[bytes]) -> list[bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """What is asked of a filter: the parameters of :meth:`dlbf.LearnedFilter.fit`, which see, and its defaults.
+    """What is asked of a filter: the parameters of ``dlbf.LearnedFilter.fit``, which see, and its defaults.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class Targets:
 
 
 def fit(keys: Iterable[Any], negatives: Iterable[Any], targets: Targets, progress: Any = None) -> LearnedFilter:
-    """See :meth:`dlbf.LearnedFilter.fit`."""
+    """See ``dlbf.LearnedFilter.fit``."""
     report = _reporter(progress)
     report("reading keys", 0.0)
     key_list = _distinct(_as_list(keys))
@@ -161,8 +161,10 @@ def prepare(
     ----------
     key_list : list of bytes
         Distinct keys: all that will be stored, or a random sample of them.
-    negatives, progress
-        As in :meth:`dlbf.LearnedFilter.fit`.
+    negatives : iterable of keys
+        As in ``dlbf.LearnedFilter.fit``.
+    progress : callable, optional
+        As in ``dlbf.LearnedFilter.fit``.
     targets : Targets
         What is asked of the filter.
     n_keys : int, optional

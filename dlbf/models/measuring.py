@@ -4,7 +4,7 @@ A model divides keys and queries into regions by score.  ``G`` is the share of t
 the absent keys that will be asked for.  KL(G||H), in nats, is what learning saves: a filter cell costs
 ``1 / ln(2)**2`` bits for every nat.
 
-Where to cut and how to share out the rates is theory's business (:mod:`dlbf.theory`); here scores become shares.
+Where to cut and how to share out the rates is theory's business (``dlbf.theory``); here scores become shares.
 """
 
 from typing import Any, NamedTuple
@@ -109,7 +109,7 @@ def region_shares(thresholds: Array, key_scores: Array, query_scores: Array) -> 
 def filter_bits(key_shares: Array, query_shares: Array, fpr: float, deletability: float = 0.0) -> float:
     """Bits per key of the best filter behind regions with these shares.
 
-    The rates are those of cells (:func:`dlbf.theory.allocate`); at each the cheaper base filter is paid.  That is
+    The rates are those of cells (``dlbf.theory.allocate``); at each the cheaper base filter is paid.  That is
     thousands of times faster than choosing the bases together with the rates, and enough to compare models.
 
     Examples

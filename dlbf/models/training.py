@@ -425,8 +425,10 @@ def train(
     validation : float or iterable of keys
         Which negatives are held out of training to measure the result: a share of ``negatives``, or negatives of
         your own (then all of ``negatives`` is learnt from).
-    fpr, deletability, n_regions : float, float, int
+    fpr, deletability : float
         What the filter behind the model is meant to reach; ``auto`` minimises its bits.
+    n_regions : int
+        How many regions that filter has.
     n_keys : int, optional
         How many keys share the model's bits, if more than ``keys``.
     objective : callable, optional

@@ -196,7 +196,7 @@ def _clip(
 
 
 def is_visible(series: Series, x: Axis, y: Axis, height: float = 280) -> bool:
-    """Whether :func:`line_chart` shows anything of a series: what it does not show has no place in a legend."""
+    """Whether ``line_chart`` shows anything of a series: what it does not show has no place in a legend."""
     return bool(Plot(x, y, height).shown(series))
 
 

@@ -68,7 +68,7 @@ def render(figures: dict[str, Any]) -> str:
     Parameters
     ----------
     figures : dict
-        Of :func:`dlbf.report.figures.collect`, or the same read back from JSON.
+        Of ``dlbf.report.figures.collect``, or the same read back from JSON.
     """
     page = Page(json.loads(json.dumps(figures, allow_nan=False)))
     body = [

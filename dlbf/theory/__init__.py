@@ -1,7 +1,7 @@
 """Theory: what every design costs and delivers, known before anything is built.
 
 Needs numpy only; nothing here imports a compiled kernel, scipy or matplotlib.  Names are loaded on first use, because
-the filters need :mod:`dlbf.theory.rates` at import and nothing else of this.
+the filters need ``dlbf.theory.rates`` at import and nothing else of this.
 """
 
 import importlib

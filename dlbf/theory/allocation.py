@@ -1,7 +1,7 @@
 """The optimiser: which filter, at which rate, in which region.
 
 Regions ``r`` hold a share ``G_r`` of the keys and meet a share ``H_r`` of the queries for absent keys.  A filter of
-rate ``e_r`` is bought in each, at prices from :mod:`dlbf.theory.costs`, under three targets::
+rate ``e_r`` is bought in each, at prices from ``dlbf.theory.costs``, under three targets::
 
     ordinary      sum_r H_r e_r <= f          what a query for an absent key meets
     deletability  sum_r G_r e_r <= 1 - D      what a deleted key meets: it still looks like a key
@@ -47,7 +47,7 @@ LEAST = 1e-100
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Result of :func:`allocate`; all tuples are in the order of the regions given.
+    """Result of ``allocate``; all tuples are in the order of the regions given.
 
     Attributes
     ----------

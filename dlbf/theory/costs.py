@@ -9,7 +9,7 @@ Every base filter here costs ``slope * ln(1/e) + fixed`` bits per key it stores 
 - ``slope = 0``: one possible rate, ``max_fpr``, at one price.  ``ALL`` is that with rate 1 and price 0: no filter at
   all.
 
-The optimiser in :mod:`dlbf.theory.allocation` knows only these three numbers.
+The optimiser in ``dlbf.theory.allocation`` knows only these three numbers.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def base_costs(base: str, counter_bits: int = 4) -> list[Cost]:
 
 
 def base_cost(base: str, counter_bits: int = 4) -> Cost:
-    """The one line, or the first, of :func:`base_costs`: exact for cells, and for cuckoo below a rate of 2 %.
+    """The one line, or the first, of ``base_costs``: exact for cells, and for cuckoo below a rate of 2 %.
 
     Examples
     --------

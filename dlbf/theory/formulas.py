@@ -1,6 +1,6 @@
 """Closed forms from the literature that are about whole designs or about exactness.
 
-Per-filter rates and sizes used by the filters themselves are in :mod:`dlbf.theory.rates`.  Symbols: ``alpha = 2^(-ln
+Per-filter rates and sizes used by the filters themselves are in ``dlbf.theory.rates``.  Symbols: ``alpha = 2^(-ln
 2)`` (about 0.6185) is the rate of a Bloom filter with one bit per key.
 """
 
@@ -256,8 +256,8 @@ def hybrid_crossover(
 
     Parameters
     ----------
-    model_fpr, high, low, model_tnr
-        As for :func:`hybrid_fpr`.
+    model_fpr, high, low, model_tnr : float
+        As for ``hybrid_fpr``.
     plain : float
         Rate of a keyed Bloom filter with the same memory.
     high_weight : float

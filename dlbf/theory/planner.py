@@ -97,7 +97,7 @@ class RegionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What :func:`plan` found.
+    """What ``plan`` found.
 
     Attributes
     ----------
@@ -221,7 +221,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Checked arguments of one call of :func:`plan`."""
+    """Checked arguments of one call of ``plan``."""
 
     design: Design
     keys: Floats
@@ -290,7 +290,7 @@ def plan(
     Parameters
     ----------
     design : str
-        A name from :data:`dlbf.theory.designs.DESIGNS`.
+        A name from ``dlbf.theory.designs.DESIGNS``.
     model_fpr, model_fnr : float, optional
         Error rates of the model at its threshold; two regions.
     key_shares, query_shares : array_like, optional

@@ -2,9 +2,9 @@
 
 Two objectives, both sums over regions and so both exact by the same recursion:
 
-- :func:`best_thresholds` maximises ``KL(G||H)``, which is optimal as long as every region has a filter of one cell
+- ``best_thresholds`` maximises ``KL(G||H)``, which is optimal as long as every region has a filter of one cell
   width;
-- :func:`cheapest_thresholds` minimises bits (or the rate for a budget) under the real prices and all three targets.
+- ``cheapest_thresholds`` minimises bits (or the rate for a budget) under the real prices and all three targets.
   For given prices of the two error targets the Lagrangian is a sum over regions; prices come from the allocation,
   cuts from the prices, until nothing improves.  The last Lagrangian is a proof of how far from the optimum one can
   be.
@@ -36,7 +36,7 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Result of :func:`cheapest_thresholds`.
+    """Result of ``cheapest_thresholds``.
 
     Attributes
     ----------
@@ -152,10 +152,18 @@ def cheapest_thresholds(
 
     Parameters
     ----------
-    key_shares, query_shares, regions, query_floor
-        As for :func:`best_thresholds`; the allocation is made for the query shares with the floor.
-    costs, fpr, bits, deletability, adversarial_fpr
-        As for :func:`dlbf.theory.allocation.allocate`.
+    key_shares, query_shares : array_like
+        As for ``best_thresholds``; the allocation is made for the query shares with the floor.
+    regions : int
+        As for ``best_thresholds``, like ``query_floor``.
+    query_floor : float
+        Added to the query share of every region.
+    costs : sequence of Cost
+        As for ``dlbf.theory.allocation.allocate``, like what follows.
+    fpr, bits : float, optional
+        Rate wanted, or bits to spend.
+    deletability, adversarial_fpr : float
+        Least share of removed keys that is forgotten, largest rate for forged keys.
     rounds : int
         Most rounds of cuts and prices; it stops as soon as the bound proves the result within ``1e-4``.
 

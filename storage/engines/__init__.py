@@ -1,4 +1,4 @@
-"""Adapters between :class:`dlbf.storage.Guard` and key-value engines.
+"""Adapters between ``dlbf.storage.Guard`` and key-value engines.
 
 None of them imports its engine before it is used.
 """
@@ -53,7 +53,7 @@ def engine_for(engine: Any) -> Adapter:
     ----------
     engine : object
         An adapter, a ``rocksdict.Rdict``, a ``plyvel.DB``, what ``dbm.open`` returned, an ``lmdb.Environment`` (its
-        unnamed database), a ``redis`` client, a mutable mapping, or any :class:`Engine`.
+        unnamed database), a ``redis`` client, a mutable mapping, or any ``Engine``.
 
     Raises
     ------

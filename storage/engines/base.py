@@ -17,7 +17,7 @@ class Engine(Protocol):
 
     Any object with these four methods can be guarded.  To tell a guard more (order, batches, what happens to a write
     whose writer
-    dies), derive from :class:`Adapter` instead.
+    dies), derive from ``Adapter`` instead.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class Engine(Protocol):
     def scan(self, start: bytes) -> Iterator[bytes]:
         """All keys, each once, in any order.  One that is not bytes is refused by whoever reads them.
 
-        Keys that come or go meanwhile may be left out or not; those that stay must be there.  An :class:`Adapter` that
+        Keys that come or go meanwhile may be left out or not; those that stay must be there.  An ``Adapter`` that
         is
         ``ordered`` yields the keys from ``start`` on in the order of bytes; others ignore ``start``.
         """
@@ -92,19 +92,19 @@ class Adapter(ABC):
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
-        """See :class:`Engine`."""
+        """See ``Engine``."""
 
     @abstractmethod
     def put(self, key: bytes, value: bytes) -> Any:
-        """See :class:`Engine`."""
+        """See ``Engine``."""
 
     @abstractmethod
     def delete(self, key: bytes) -> Any:
-        """See :class:`Engine`."""
+        """See ``Engine``."""
 
     @abstractmethod
     def scan(self, start: bytes) -> Iterator[bytes]:
-        """See :class:`Engine`."""
+        """See ``Engine``."""
 
     def has(self, key: bytes) -> bool:
         """Whether a key is there."""
@@ -185,23 +185,23 @@ def library_errors(engine: Any, *names: str) -> tuple[type[Exception], ...]:
 
 
 class PlainAdapter(Adapter):
-    """An :class:`Engine` of which nothing else is known."""
+    """An ``Engine`` of which nothing else is known."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     def get(self, key: bytes) -> bytes | None:
-        """See :class:`Engine`."""
+        """See ``Engine``."""
         return self.engine.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """See :class:`Engine`."""
+        """See ``Engine``."""
         self.engine.put(key, value)
 
     def delete(self, key: bytes) -> None:
-        """See :class:`Engine`."""
+        """See ``Engine``."""
         self.engine.delete(key)
 
     def scan(self, start: bytes) -> Iterator[bytes]:
-        """See :class:`Engine`."""
+        """See ``Engine``."""
         return self.engine.scan(start)

@@ -7,7 +7,7 @@ In an engine without order nobody knows whether a key has been passed, so keys t
 and at the end the engine is asked for each.  One that was passed before it was deleted stays in the filter: an entry
 for nothing.
 
-Keys whose writes may still arrive (:mod:`dlbf.storage.engines.late`) are passed over and added at the end, each once.
+Keys whose writes may still arrive (``dlbf.storage.engines.late``) are passed over and added at the end, each once.
 """
 
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ __all__ = ["LmdbEngine"]
 
 
 class LmdbEngine(Adapter):
-    """A database of a py-lmdb ``Environment``; for a new one a :class:`dlbf.storage.Store` is faster and simpler.
+    """A database of a py-lmdb ``Environment``; for a new one a ``dlbf.storage.Store`` is faster and simpler.
 
     Parameters
     ----------
