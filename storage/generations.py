@@ -216,11 +216,17 @@ def design_of(filter: Any) -> str:
     return str(filter.design) if is_learned(filter) else DESIGN_OF_KIND.get(filter.KIND, type(filter).__name__)
 
 
-def full_fpr(filter: Any) -> float:
-    """False-positive rate of a filter without a model when it holds as many keys as it was planned for."""
+def expected_rates(filter: Any, n_keys: int) -> tuple[float, float]:
+    """False-positive rate and deletability of a filter that holds ``n_keys``, for queries like those it was built
+    for."""
+    if is_learned(filter):
+        fpr, deletability = filter._expected_rates(n_keys)
+        return float(fpr), float(deletability)
     if filter.KIND == format.KIND_CUCKOO:
-        return cuckoo_fpr(capacity_of(filter), *filter.geometry)
-    return float(filter.fpr_target or filter.expected_fpr)
+        fpr = cuckoo_fpr(n_keys, *filter.geometry)
+    else:
+        fpr = float(filter.fpr_target or filter.expected_fpr)
+    return fpr, 1 - fpr
 
 
 def remainder(filter: Any) -> int:
@@ -283,7 +289,7 @@ def _relaid(filter: Any, n_keys: int, counts: Sequence[int] | None) -> Any:
         found = filter._region_rooms()
     scale = n_keys / sum(found)
     # Three standard deviations besides: which keys come next is not known.
-    return filter._relaid([math.ceil(scale * n + 3 * math.sqrt(scale * n)) for n in found])
+    return filter._relaid([math.ceil(scale * n + 3 * math.sqrt(scale * n)) for n in found], counts)
 
 
 def successor(

@@ -431,7 +431,7 @@ def figures(filter: Any, n_keys: int, measured: float = math.nan) -> FilterFigur
     """The figures of a filter with ``n_keys`` in it."""
     learned = generations.is_learned(filter)
     model_bytes = filter.model_bytes if learned else 0
-    rate = filter.plan.fpr if learned else generations.full_fpr(filter)
+    rate, deletability = generations.expected_rates(filter, n_keys)
     return FilterFigures(
         design=generations.design_of(filter),
         model=filter.model.kind if learned else NO_MODEL,
@@ -441,5 +441,5 @@ def figures(filter: Any, n_keys: int, measured: float = math.nan) -> FilterFigur
         capacity=generations.capacity_of(filter),
         fpr_predicted=rate,
         fpr_measured=measured,
-        deletability=filter.plan.deletability if learned else 1 - rate,
+        deletability=deletability,
     )

@@ -138,7 +138,8 @@ class FilterFigures:
     keys, filter_bytes, model_bytes, capacity : int
         Keys stored, bytes without the model, bytes of the model, keys planned for.
     fpr_predicted : float
-        For queries like those it was built for, when it is full.
+        For queries like those it was built for, with the keys that are in it (of a filter not built yet: those that
+        will be).
     fpr_measured : float
         Share of absent keys let through: held-out negatives if there are any, otherwise the traffic (NaN: unknown).
     deletability : float

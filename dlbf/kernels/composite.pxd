@@ -23,6 +23,11 @@ a directory at its start, so a composite is saved, mapped and copied like any ot
        208  80 * n  parts: u32 role (0 initial, 1 member, 2 deleted), u32 region, u32 kind, u32 zero,
                            u64 offset, u64 size, u64 filter id, u64 parameters[5] of the kind
 
+One region without a model, whose only part is its member filter, has no directory: the filter costs what its base
+filter costs alone.  The payload is the part and then the plan, and what the directory would say is in the header's
+parameters: 4 the payload's size, 5 the plan's size, 6 the flags, 7 the kind of the part, 8 to 12 its parameters.
+Where there is a directory, parameters 5 to 12 are zero.
+
 Members may share one range of bytes: that is how one array serves all regions of the ada designs.  Otherwise the
 directory, the model, the plan and the parts lie apart from each other, or the filter is refused: a part written to
 must not change what was checked when the filter was opened.
@@ -80,5 +85,7 @@ cdef class CompositeCore(FilterCore):
     cdef Composite composite
     cdef list tables           # keeps the cuckoo tables and what the model works with alive
     cdef uint64_t model_params[11]
+    cdef uint8_t* unstored     # the count in the directory; in a filter without one `always_zero`
+    cdef uint64_t always_zero
 
     cdef void _counted(self, const Part* member, int change) noexcept nogil

@@ -223,12 +223,17 @@ cdef inline uint32_t composite_region(
 cdef class CompositeCore(FilterCore):
     """Kernel of :class:`dlbf.LearnedFilter`."""
 
-    def _load(self):
-        """Read the directory of the attached buffer, checking everything that will be trusted."""
+    def _load(self, bytes directory=None):
+        """Read the directory, checking everything that will be trusted.
+
+        It is the start of the attached buffer, unless one is given for a buffer that has none.
+        """
         cdef Composite fresh
         cdef Composite* c = &fresh
         cdef const uint8_t* d
+        cdef const uint8_t* head
         cdef uint64_t size = self.n_payload_bytes
+        cdef uint64_t head_size = size
         cdef uint64_t offset, n_bytes
         cdef uint32_t i, n_parts, role, region
         cdef bint own_keys
@@ -236,9 +241,12 @@ cdef class CompositeCore(FilterCore):
         memset(c, 0, sizeof(Composite))
         tables = []
         self._check_all()
-        d = self.data
-        if size < DIRECTORY_BYTES:
-            raise FormatError(f"a learned filter needs {DIRECTORY_BYTES} bytes or more, found {size}")
+        head = self.data
+        if directory is not None:
+            head, head_size = directory, len(directory)
+        d = head
+        if head_size < DIRECTORY_BYTES:
+            raise FormatError(f"a learned filter needs {DIRECTORY_BYTES} bytes or more, found {head_size}")
         c.n_regions = load32(d)
         n_parts = load32(d + 4)
         if not 1 <= c.n_regions <= MAX_REGIONS or n_parts > 2 * MAX_REGIONS + 1 or load32(d + 8) > 3 or load32(d + 12):
@@ -246,8 +254,8 @@ cdef class CompositeCore(FilterCore):
         own_keys = load32(d + 8) & FLAG_OWN_KEYS
         if own_keys and self.hash_key.kind != HASH_SIP24:
             raise FormatError("a learned filter with keys for its parts, but without a secret; build it again")
-        if DIRECTORY_BYTES + <uint64_t>n_parts * PART_BYTES > size:
-            raise FormatError(f"{n_parts} parts do not fit {size} bytes; the filter is cut")
+        if DIRECTORY_BYTES + <uint64_t>n_parts * PART_BYTES > head_size:
+            raise FormatError(f"{n_parts} parts do not fit {head_size} bytes; the filter is cut")
         if load64(d + AT_UNSTORED) >> MAX_UNSTORED_BITS:
             raise FormatError(f"{load64(d + AT_UNSTORED)} keys without a filter make no sense; build it again")
         c.hides_score = load32(d + 8) & FLAG_HIDES_SCORE
@@ -259,12 +267,12 @@ cdef class CompositeCore(FilterCore):
                 raise FormatError("a threshold without a region; written by a newer dlbf?")
         for i in range(11):
             self.model_params[i] = load64(d + AT_MODEL_PARAMS + 8 * i)
-        ranges = [(0, DIRECTORY_BYTES + n_parts * PART_BYTES)]
+        ranges = [] if directory is not None else [(0, DIRECTORY_BYTES + n_parts * PART_BYTES)]
         offset, n_bytes = load64(d + AT_MODEL), load64(d + AT_MODEL + 8)
         if offset > size or n_bytes > size - offset:
             raise FormatError("the model lies outside of the filter; build it again")
         ranges.append((offset, offset + n_bytes))
-        tables.append(model_open(&c.model, d + offset, n_bytes, self.model_params))
+        tables.append(model_open(&c.model, self.data + offset, n_bytes, self.model_params))
         if c.n_regions > 1 and c.model.kind == MODEL_NONE:
             raise FormatError("several regions and no model; build the filter again")
         offset, n_bytes = load64(d + AT_PLAN), load64(d + AT_PLAN + 8)
@@ -273,7 +281,7 @@ cdef class CompositeCore(FilterCore):
         ranges.append((offset, offset + n_bytes))
         shared, first_region = {}, {}
         for i in range(n_parts):
-            d = self.data + DIRECTORY_BYTES + i * PART_BYTES
+            d = head + DIRECTORY_BYTES + i * PART_BYTES
             role, region = load32(d), load32(d + 4)
             if role > 2 or region >= c.n_regions or (role == 0 and region) or load32(d + 12):
                 raise FormatError(f"part {i} has role {role} in region {region} of {c.n_regions}")
@@ -317,6 +325,8 @@ cdef class CompositeCore(FilterCore):
                 )
         self.tables = tables
         self.composite = fresh
+        self.always_zero = 0
+        self.unstored = self.data + AT_UNSTORED if directory is None else <uint8_t*>&self.always_zero
 
     def _part_bytes(self, kind, params):
         """Bytes that a part of that kind with those parameters has; the Python class knows."""
@@ -326,7 +336,12 @@ cdef class CompositeCore(FilterCore):
     def _unstored(self):
         """Keys held by no filter because their region lets everything pass."""
         self._need_open()
-        return load64(self.data + AT_UNSTORED)
+        return load64(self.unstored)
+
+    def _set_unstored(self, uint64_t n_keys):
+        """Set that number; called under ``_lock``."""
+        self._need_writable()
+        store64(self.unstored, n_keys)
 
     # --- the buffer as a whole
 
@@ -353,7 +368,7 @@ cdef class CompositeCore(FilterCore):
                         memset(c.member[r].data, 0, c.member[r].n_bytes)
                     if c.deleted[r].kind != PART_ALL:
                         memset(c.deleted[r].data, 0, c.deleted[r].n_bytes)
-                store64(self.data + AT_UNSTORED, 0)
+                store64(self.unstored, 0)
             self.n_items = 0
         finally:
             gate_write_done(&self.gate)
@@ -371,7 +386,7 @@ cdef class CompositeCore(FilterCore):
             fits = fits and part_pour(&c.member[r], &t.member[r]) and part_pour(&c.deleted[r], &t.deleted[r])
         if not fits:
             raise AssertionError("a learned filter poured into one that does not fit")
-        store64(target.data + AT_UNSTORED, load64(self.data + AT_UNSTORED))
+        store64(target.unstored, load64(self.unstored))
         target.n_items = self.n_items
 
     def _adopt(self, buffer):
@@ -500,9 +515,9 @@ cdef class CompositeCore(FilterCore):
         if change > 0 or self.n_items:
             self.n_items += change
         if member.kind == PART_ALL:
-            unstored = load64(self.data + AT_UNSTORED)
+            unstored = load64(self.unstored)
             if change > 0 or unstored:
-                store64(self.data + AT_UNSTORED, unstored + change)
+                store64(self.unstored, unstored + change)
 
     cdef void _prefetch(self, uint64_t h) noexcept nogil:
         if self.composite.has_initial:

@@ -14,7 +14,7 @@ from dlbf import format
 from dlbf.filters.base import aligned_zeros
 from dlbf.filters.exact import ExactSet
 from dlbf.filters.kinds import BASE_CLASSES
-from dlbf.models import Model
+from dlbf.models import Model, no_model
 from dlbf.theory import Design, FilterPlan, Plan, get_design
 from dlbf.theory.rates import (
     CellGeometry,
@@ -30,12 +30,29 @@ from dlbf.theory.rates import (
     succinct_slots,
 )
 
-__all__ = ["Part", "assemble", "build_parts", "composite_bytes", "part_bytes", "part_fpr", "scaled_params"]
+__all__ = [
+    "OWN_PARAMS",
+    "Part",
+    "assemble",
+    "bare_directory",
+    "build_parts",
+    "composite_bytes",
+    "directed_bytes",
+    "is_bare",
+    "lay_out",
+    "part_bytes",
+    "part_fpr",
+    "scaled_params",
+]
 
 DIRECTORY = struct.Struct("<IIII16i11QQQQQQ")
 PART = struct.Struct("<IIIIQQQ5Q")
 ALIGN = 64
 AT_MODEL_PARAMS = 80
+N_PART_PARAMS = 5
+# What a composite has in the header beside the parameters of every filter; all but the first are for one base filter
+# and nothing else, which has no directory.
+OWN_PARAMS = ("payload_bytes", "plan_bytes", "flags", "part_kind", *(f"part_{n}" for n in range(1, N_PART_PARAMS + 1)))
 
 INITIAL, MEMBER, DELETED = 0, 1, 2
 FLAG_HIDES_SCORE, FLAG_OWN_KEYS = 1, 2
@@ -206,8 +223,18 @@ def build_parts(plan: Plan, key_counts: Sequence[int], headroom: float) -> list[
     return parts
 
 
+def is_bare(parts: Sequence[Part], model_bytes: int) -> bool:
+    """Whether the composite is one base filter and nothing else, which is laid out without a directory."""
+    return len(parts) == 1 and parts[0].role == MEMBER and parts[0].kind != format.KIND_EXACT and not model_bytes
+
+
 def composite_bytes(parts: Sequence[Part], model_bytes: int) -> int:
-    """Bytes of an assembled composite without its explanatory text."""
+    """Bytes of what :func:`lay_out` makes, without its explanatory text."""
+    return parts[0].nbytes if is_bare(parts, model_bytes) else directed_bytes(parts, model_bytes)
+
+
+def directed_bytes(parts: Sequence[Part], model_bytes: int) -> int:
+    """Bytes of a composite with a directory, without its explanatory text."""
     return sum(_rounded(n) for n in (DIRECTORY.size + PART.size * len(parts), model_bytes, *(p.nbytes for p in parts)))
 
 
@@ -215,11 +242,84 @@ def _rounded(n_bytes: int) -> int:
     return -(-n_bytes // ALIGN) * ALIGN
 
 
+def lay_out(
+    parts: Sequence[Part], thresholds: Sequence[int], model: Model, flags: int, explanation: dict[str, Any]
+) -> tuple[tuple[int, ...], Any]:
+    """An empty composite: its own parameters (``OWN_PARAMS``) and its payload."""
+    if is_bare(parts, model.nbytes):
+        text = _text(explanation)
+        part = parts[0]
+        payload = aligned_zeros(part.nbytes + len(text))
+        memoryview(payload)[part.nbytes :] = text
+        own = part.params + (0,) * (N_PART_PARAMS - len(part.params))
+        return (len(payload), len(text), flags, part.kind, *own), payload
+    payload = assemble(parts, thresholds, model, flags, explanation)
+    return (len(payload), *(0,) * (len(OWN_PARAMS) - 1)), payload
+
+
+def bare_directory(own: tuple[int, ...]) -> bytes | None:
+    """The directory that the parameters of a composite stand for; None if it is in the payload.
+
+    Raises
+    ------
+    ValueError
+        For parameters that make no sense.
+    """
+    if not any(own[1:]):
+        return None
+    n_payload_bytes, n_text_bytes, flags, kind, *params = own
+    if kind == format.KIND_EXACT or flags > FLAG_HIDES_SCORE | FLAG_OWN_KEYS:
+        raise ValueError(f"a part of kind {kind} with flags {flags:#x}")
+    n_bytes = part_bytes(kind, params)
+    if n_bytes + n_text_bytes != n_payload_bytes:
+        raise ValueError(f"{n_payload_bytes} bytes for a part of {n_bytes} and a text of {n_text_bytes}")
+    part = Part(MEMBER, 0, kind, MEMBER_ID, tuple(params))
+    return _directory([part], [0], [], no_model(), flags, 0, n_bytes, n_text_bytes)
+
+
+def _text(explanation: dict[str, Any]) -> bytes:
+    return json.dumps(explanation, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _directory(
+    parts: Sequence[Part],
+    offsets: Sequence[int],
+    thresholds: Sequence[int],
+    model: Model,
+    flags: int,
+    model_at: int,
+    text_at: int,
+    n_text_bytes: int,
+) -> bytes:
+    head = DIRECTORY.pack(
+        len(thresholds) + 1,
+        len(parts),
+        flags,
+        0,
+        *thresholds,
+        *(0,) * (16 - len(thresholds)),
+        *model.params,
+        model._label,
+        model_at,
+        len(model.payload),
+        text_at,
+        n_text_bytes,
+        0,
+    )
+    return head + b"".join(
+        PART.pack(
+            part.role, part.region, part.kind, 0, offset, part_bytes(part.kind, part.params), part.filter_id,
+            *part.params, *(0,) * (N_PART_PARAMS - len(part.params)),
+        )
+        for part, offset in zip(parts, offsets, strict=True)
+    )  # fmt: skip
+
+
 def assemble(
     parts: Sequence[Part], thresholds: Sequence[int], model: Model, flags: int, explanation: dict[str, Any]
 ) -> Any:
-    """An empty composite: directory, model, plan, and zeroed parts."""
-    text = json.dumps(explanation, separators=(",", ":"), allow_nan=False).encode()
+    """The payload of an empty composite with a directory: that, model, parts of zeros, and plan."""
+    text = _text(explanation)
     model_payload = bytes(model.payload)
     at = DIRECTORY.size + PART.size * len(parts)
 
@@ -234,31 +334,11 @@ def assemble(
     for part in parts:
         shared = part.shares_with
         offsets.append(place(part.nbytes) if shared is None else offsets[shared])
-    plan_at = place(len(text))
+    text_at = place(len(text))
     buffer = aligned_zeros(-(-at // 8) * 8 + 8)
     payload = memoryview(buffer)
-    edges = list(thresholds) + [0] * (16 - len(thresholds))
-    model_params = (*model.params, model._label)
-    payload[: DIRECTORY.size] = DIRECTORY.pack(
-        len(thresholds) + 1,
-        len(parts),
-        flags,
-        0,
-        *edges,
-        *model_params,
-        model_at,
-        len(model_payload),
-        plan_at,
-        len(text),
-        0,
-    )
-    for number, (part, offset) in enumerate(zip(parts, offsets, strict=True)):
-        params = part.params + (0,) * (5 - len(part.params))
-        start = DIRECTORY.size + PART.size * number
-        n_bytes = part_bytes(part.kind, part.params)
-        payload[start : start + PART.size] = PART.pack(
-            part.role, part.region, part.kind, 0, offset, n_bytes, part.filter_id, *params
-        )
+    directory = _directory(parts, offsets, thresholds, model, flags, model_at, text_at, len(text))
+    payload[: len(directory)] = directory
     payload[model_at : model_at + len(model_payload)] = model_payload
-    payload[plan_at : plan_at + len(text)] = text
+    payload[text_at : text_at + len(text)] = text
     return buffer

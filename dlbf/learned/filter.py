@@ -22,10 +22,13 @@ from dlbf.learned.assembly import (
     FEW_KEYS,
     INITIAL,
     MEMBER,
+    OWN_PARAMS,
     PART,
     Part,
-    assemble,
+    bare_directory,
     composite_bytes,
+    directed_bytes,
+    lay_out,
     part_bytes,
     part_fpr,
     scaled_params,
@@ -57,7 +60,7 @@ class LearnedFilter(CompositeCore, Filter):
     """
 
     KIND = format.KIND_LEARNED
-    PARAMS = ("payload_bytes",)
+    PARAMS = OWN_PARAMS
 
     __hash__ = None
 
@@ -169,15 +172,15 @@ class LearnedFilter(CompositeCore, Filter):
         secret: bytes | None,
     ) -> "LearnedFilter":
         """An empty filter with these parts; the flags are those of the directory."""
-        payload = assemble(parts, thresholds, model, flags, plan.to_dict())
+        own, payload = lay_out(parts, thresholds, model, flags, plan.to_dict())
         self = cls.__new__(cls)
-        self._open((capacity, float_to_param(fpr), 0, len(payload)), payload, 0, secret)
+        self._open((capacity, float_to_param(fpr), 0, *own), payload, 0, secret)
         self._model = model
         return self
 
     def _with_plan(self, plan: Explanation) -> "LearnedFilter":
         """The same filter with another plan in it (its text has another length, so the parts move)."""
-        head = DIRECTORY.unpack_from(self._payload())
+        head = self._head()
         parts = [part for part, _, _ in self._layout]
         made = self._assemble(
             parts, head[4 : 4 + head[0] - 1], self.model, head[2], plan, self._params[0],
@@ -186,10 +189,13 @@ class LearnedFilter(CompositeCore, Filter):
         self._pour(made)
         return made
 
-    def _relaid(self, region_keys: Sequence[int]) -> "LearnedFilter":
-        """An empty filter with the same model, regions and rates, and room for so many keys in each region."""
+    def _relaid(self, rooms: Sequence[int], region_keys: Sequence[int] | None = None) -> "LearnedFilter":
+        """An empty filter with the same model, regions and rates, and room for so many keys in each region.
+
+        ``region_keys`` are the keys that each region has; without them, keys are expected where they were planned.
+        """
         before, deletions = self._region_rooms(), self._plan.deletions
-        sizes = [max(FEW_KEYS, int(n)) for n in region_keys]
+        sizes = [max(FEW_KEYS, int(n)) for n in rooms]
         parts = []
         for part, _, _ in self._layout:
             old, new = sum(before), sum(sizes)
@@ -198,12 +204,15 @@ class LearnedFilter(CompositeCore, Filter):
             if part.role == DELETED:
                 old, new = math.ceil(old * deletions), math.ceil(new * deletions)
             parts.append(replace(part, params=scaled_params(part.kind, part.params, old, new)))
-        initial, members = predicted_rates(parts, sizes)
+        shares = [region.key_share for region in self._plan.regions]
+        if region_keys is not None and any(region_keys):
+            shares = [n / sum(region_keys) for n in region_keys]
+        initial, members = predicted_rates(parts, [math.ceil(share * sum(sizes)) for share in shares])
         rates = initial * np.array(members)
         regions = self._plan.regions
         total = sum(sizes)
         n_bytes = {(part.role, part.region): part.nbytes for part in parts}
-        head = DIRECTORY.unpack_from(self._payload())
+        head = self._head()
         plan = replace(
             self._plan,
             fpr=float(np.array([region.query_share for region in regions]) @ rates),
@@ -217,7 +226,7 @@ class LearnedFilter(CompositeCore, Filter):
             regions=tuple(
                 replace(
                     region,
-                    key_share=sizes[r] / total,
+                    key_share=shares[r],
                     n_keys=sizes[r],
                     n_bytes=n_bytes.get((MEMBER, r), 0),
                     fpr=members[r],
@@ -283,17 +292,29 @@ class LearnedFilter(CompositeCore, Filter):
 
     @classmethod
     def _payload_bytes(cls, params: tuple[int, ...]) -> int:
-        return check_count("payload_bytes", params[3], DIRECTORY.size, MAX_PAYLOAD_BYTES)
+        directory = bare_directory(params[3:])
+        return check_count("payload_bytes", params[3], DIRECTORY.size if directory is None else 1, MAX_PAYLOAD_BYTES)
 
     def _apply(self, params: tuple[int, ...]) -> None:
-        self._load()
+        self._load(bare_directory(params[3:]))
         self._read_directory()
         self._check_exact_sets()
+
+    def _directory(self) -> bytes:
+        """The directory: the start of the payload, or what stands for it in the header."""
+        payload = self._payload()
+        n_parts = int.from_bytes(payload[4:8], "little")
+        return bare_directory(self._params[3:]) or bytes(payload[: DIRECTORY.size + PART.size * n_parts])
+
+    def _head(self) -> tuple[int, ...]:
+        """The fields of the directory before the parts."""
+        return DIRECTORY.unpack_from(self._directory())
 
     def _read_directory(self) -> None:
         """What Python needs of the directory; the kernel has checked that it is sound."""
         payload = self._payload()
-        head = DIRECTORY.unpack_from(payload)
+        directory = self._directory()
+        head = DIRECTORY.unpack_from(directory)
         model_bytes, plan_at, n_plan_bytes = head[-4], head[-3], head[-2]
         try:
             self._plan = Explanation.from_dict(json.loads(bytes(payload[plan_at : plan_at + n_plan_bytes])))
@@ -306,12 +327,14 @@ class LearnedFilter(CompositeCore, Filter):
         at: dict[int, int] = {}
         for number in range(head[1]):
             role, region, kind, _, offset, n_bytes, filter_id, *own = PART.unpack_from(
-                payload, DIRECTORY.size + PART.size * number
+                directory, DIRECTORY.size + PART.size * number
             )
             found.append((Part(role, region, kind, filter_id, tuple(own), at.get(offset)), offset, n_bytes))
             at.setdefault(offset, number)
         self._layout = tuple(found)
-        self._n_bytes = composite_bytes([part for part, _, _ in found], model_bytes)
+        parts = [part for part, _, _ in found]
+        bare = bare_directory(self._params[3:]) is not None
+        self._n_bytes = parts[0].nbytes if bare else directed_bytes(parts, model_bytes)
 
     def _check_exact_sets(self) -> None:
         """Offsets in an exact set are followed only after all of them have been looked at."""
@@ -371,7 +394,7 @@ class LearnedFilter(CompositeCore, Filter):
         """The compiled model (kind ``"none"`` if learning did not pay)."""
         if self._model is None:
             payload = self._payload()
-            head = DIRECTORY.unpack_from(payload)
+            head = self._head()
             params, at, n_bytes = head[20:31], head[31], head[32]
             self._model = Model(params, bytes(payload[at : at + n_bytes]))
         return self._model
@@ -385,6 +408,7 @@ class LearnedFilter(CompositeCore, Filter):
     def nbytes(self) -> int:
         """Bytes of model, filters and directory; the explanatory text in the file is not counted.
 
+        Without a model, what the one base filter has.
         An open filter with a model of ``trees`` has up to 256 KiB besides (see ``Model.working_nbytes``).
         """
         return 0 if self.closed else self._n_bytes
@@ -392,7 +416,7 @@ class LearnedFilter(CompositeCore, Filter):
     @property
     def model_bytes(self) -> int:
         """Bytes of the model, which ``nbytes`` counts too."""
-        return 0 if self.closed else int(DIRECTORY.unpack_from(self._payload())[-4])
+        return 0 if self.closed else self._head()[-4]
 
     @property
     def false_negatives(self) -> bool:
@@ -435,6 +459,17 @@ class LearnedFilter(CompositeCore, Filter):
     def expected_fpr(self) -> float:
         """False-positive rate predicted for queries like the training negatives, at the planned number of keys."""
         return self._plan.fpr
+
+    def _expected_rates(self, n_keys: int) -> tuple[float, float]:
+        """The plan's false-positive rate and deletability, for ``n_keys`` spread over the regions as planned."""
+        parts = [part for part, _, _ in self._layout]
+        if self.false_negatives or any(part.role == DELETED or part.kind == format.KIND_DELETABLE for part in parts):
+            return self._plan.fpr, self._plan.deletability
+        regions = self._plan.regions
+        initial, members = predicted_rates(parts, [math.ceil(region.key_share * n_keys) for region in regions])
+        passing = sum(region.query_share * rate for region, rate in zip(regions, members, strict=True))
+        kept = sum(region.key_share * rate for region, rate in zip(regions, members, strict=True))
+        return initial * passing, 1 - initial * kept
 
     def region_of(self, keys: Iterable[Any]) -> Any:
         """The score region of each key, as a numpy array."""
@@ -548,9 +583,9 @@ class LearnedFilter(CompositeCore, Filter):
             parts.append(grown)
         if not full:
             return False
-        head = DIRECTORY.unpack_from(self._payload())
-        buffer = assemble(parts, head[4 : 4 + head[0] - 1], self.model, head[2], self._plan.to_dict())
-        params = (*self._params[:3], len(buffer))
+        head = self._head()
+        own, buffer = lay_out(parts, head[4 : 4 + head[0] - 1], self.model, head[2], self._plan.to_dict())
+        params = (*self._params[:3], *own)
         other = type(self).__new__(type(self))
         other._open(params, buffer, 0, self._secret)
         self._pour(other)
@@ -578,10 +613,9 @@ class LearnedFilter(CompositeCore, Filter):
                     if not target._merge(theirs._part_filter(number), True):
                         return False
                     target._detach()
-            start = DIRECTORY.size - 8
-            total = self._unstored + theirs._unstored
-            merged[start : DIRECTORY.size] = np.frombuffer(total.to_bytes(8, "little"), dtype=np.uint8)
+            unstored = self._unstored + theirs._unstored
             mine[:] = merged
+            self._set_unstored(unstored)
             self._add_items(len(theirs))
         finally:
             self._unlock()
@@ -602,7 +636,7 @@ class LearnedFilter(CompositeCore, Filter):
 
     def _geometry(self) -> tuple[bytes, list[Part]]:
         """What two filters must have in common beside the model: thresholds and parts."""
-        return bytes(self._payload()[:AT_MODEL_PARAMS]), [part for part, _, _ in self._layout]
+        return self._directory()[:AT_MODEL_PARAMS], [part for part, _, _ in self._layout]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LearnedFilter):

@@ -12,11 +12,20 @@ import numpy.typing as npt
 
 from dlbf.kernels.hashing import hash64_many
 from dlbf.kernels.keys import read_keys
-from dlbf.learned.assembly import FEW_KEYS, FLAG_HIDES_SCORE, FLAG_OWN_KEYS, MEMBER, build_parts, composite_bytes
+from dlbf.learned.assembly import (
+    FEW_KEYS,
+    FLAG_HIDES_SCORE,
+    FLAG_OWN_KEYS,
+    MEMBER,
+    Part,
+    build_parts,
+    composite_bytes,
+)
 from dlbf.learned.explanation import Alternative, Explanation, Region
 from dlbf.learned.filter import LearnedFilter, predicted_rates
 from dlbf.models import Model, no_model, train
 from dlbf.theory import Plan, get_design, plan, shares_from_scores
+from dlbf.theory.planner import AUTO_BASES
 
 __all__ = ["Prepared", "Targets", "fit", "prepare"]
 
@@ -31,6 +40,8 @@ MAX_BINS = 1024
 # Bins kept in the plan, from which other targets are planned.
 KEPT_BINS = 96
 MAX_REGIONS = 8
+# Each region has a filter of its own with room to spare, and an entry in the directory: few keys want few of them.
+REGIONS_TRIED = (MAX_REGIONS, 4, 2)
 # A model that saves less than this share of the bits is not worth its time.
 MIN_SAVING = 0.01
 
@@ -187,6 +198,11 @@ def prepare(
     if not key_list:
         raise ValueError("no keys to fit: pass at least one, or use a plain filter such as dlbf.CuckooFilter")
     notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        warnings.warn(text, stacklevel=5)  # whoever called LearnedFilter.fit
+
     aims = {
         "fpr": fpr,
         "bits_per_key": bits_per_key,
@@ -208,11 +224,10 @@ def prepare(
     scarce = n_held * goal < ENOUGH_HITS
     if scarce and row.learned:
         needed = math.ceil(ENOUGH_HITS / goal / 0.5)
-        notes.append(
+        note(
             f"{len(negative_list)} negatives cannot show a rate of {goal:g}; give at least {needed:,}. "
             "The plan assumes the worst that they allow, so the filter is larger than it need be"
         )
-        warnings.warn(notes[-1], stacklevel=3)
 
     total = max(n_keys or 0, len(key_list))
     chosen = _model(
@@ -246,23 +261,26 @@ def prepare(
         )
     elif row.learned and design != "auto":
         arguments.update(key_shares=[1.0, 0.0], query_shares=[1.0, 0.0])
-    if design == "auto" and targets.counter_bits is not None:
-        arguments["bases"] = ("counters",)
-    found = _feasible(design, arguments)
-    if bits_per_key is not None:
-        found = _within_budget(design, arguments, found, edges, key_scores, headroom, bits_per_key, chosen)
-    alternatives = _alternatives(design, found, arguments, chosen) if compare else []
-    if design == "auto" and len(found.regions) == 1 and chosen.kind != "none":
-        alternatives.insert(0, Alternative(f"{chosen.kind} model", found.bits, "saves less than it costs"))
+    layout = _Layout(edges, key_scores, chosen, total / len(key_list), spare, headroom)
+    if design == "auto":
+        bases = AUTO_BASES if targets.counter_bits is None else ("counters",)
+        # Without a model there is nothing to be uncertain of: that one aims at the rate itself.
+        plain = {name: value for name, value in arguments.items() if name not in _OF_A_MODEL} | {"fpr": fpr}
+        found, with_model = _smallest(layout, arguments, plain, bases, bits_per_key)
+    else:
+        found = with_model = _planned(layout, design, arguments, bits_per_key)
+    alternatives = _alternatives(layout, design, found, arguments, fpr) if compare else []
+    if chosen.kind != "none" and design == "auto" and len(found.regions) == 1:
+        bits = None if with_model is None else layout.bits_per_key(with_model)
+        alternatives.insert(0, Alternative(f"{chosen.kind} model", bits, "saves less than it costs"))
         chosen = no_model()
-        model_bits = 0.0
     bins: tuple[tuple[float, float], ...] = ()
     if chosen.kind != "none":
         coarse_keys, coarse_queries, _ = shares_from_scores(key_scores, held_scores, KEPT_BINS)
         bins = tuple((round(float(k), 6), round(float(q), 6)) for k, q in zip(coarse_keys, coarse_queries, strict=True))
     return _lay_out(
-        found, edges, chosen, key_list, held, headroom, secret, fpr if fpr is not None else found.fpr, aims,
-        alternatives, notes, bins, total, spare,
+        replace(layout, model=chosen), found, key_list, held, secret, fpr if fpr is not None else found.fpr, aims,
+        alternatives, notes, bins, total,
     )  # fmt: skip
 
 
@@ -276,43 +294,119 @@ def _feasible(design: str, arguments: dict[str, Any]) -> Plan:
     return found
 
 
-def _within_budget(
-    design: str,
-    arguments: dict[str, Any],
-    found: Plan,
-    edges: npt.NDArray[np.int64],
-    key_scores: Scores,
-    headroom: float,
-    budget: float,
-    model: Model,
-) -> Plan:
+# Arguments of `plan` that are about a model.
+_OF_A_MODEL = ("key_shares", "query_shares", "model_bits_per_key", "query_floor")
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a plan for these keys becomes bytes."""
+
+    edges: npt.NDArray[np.int64]  # of the bins of scores that plans cut between
+    key_scores: Scores
+    model: Model
+    scale: float  # keys to store for each one known
+    spare: float
+    headroom: float
+
+    def thresholds(self, found: Plan) -> list[int]:
+        """Cut c lies before bin c, and bin c starts at edges[c - 1]."""
+        if len(self.edges):
+            return [int(self.edges[cut - 1]) for cut in found.cuts]
+        return [0] * (len(found.regions) - 1)
+
+    def counts(self, found: Plan) -> list[int]:
+        """Keys of each region, of those known."""
+        regions = np.searchsorted(self.thresholds(found), self.key_scores, side="right")
+        return [int(n) for n in np.bincount(regions, minlength=len(found.regions))]
+
+    def sizes(self, found: Plan) -> list[int]:
+        """Keys that each region is made for."""
+        few = FEW_KEYS if self.spare else 0
+        return [math.ceil(self.scale * (n + self.spare * math.sqrt(n))) + few for n in self.counts(found)]
+
+    def expected(self, found: Plan) -> list[int]:
+        """Keys that will be in each region when as many are stored as the filter is planned for."""
+        return [math.ceil(self.scale * self.headroom * n) for n in self.counts(found)]
+
+    def parts(self, found: Plan) -> list[Part]:
+        """The base filters."""
+        return build_parts(found, self.sizes(found), self.headroom)
+
+    def model_bytes(self, found: Plan) -> int:
+        """Bytes of the model, where the plan uses it."""
+        return self.model.nbytes if len(found.regions) > 1 else 0
+
+    def nbytes(self, found: Plan) -> int:
+        """What the filter's ``nbytes`` will be."""
+        return composite_bytes(self.parts(found), self.model_bytes(found))
+
+    def bits_per_key(self, found: Plan) -> float:
+        """The same for each key."""
+        return 8 * self.nbytes(found) / (self.scale * len(self.key_scores))
+
+    def fpr(self, found: Plan) -> float:
+        """The rate of what is built."""
+        initial, members = predicted_rates(self.parts(found), self.expected(found))
+        return initial * sum(region.query_share * rate for region, rate in zip(found.regions, members, strict=True))
+
+
+def _planned(layout: _Layout, design: str, arguments: dict[str, Any], budget: float | None) -> Plan:
+    """A plan that meets the targets; within the budget, if there is one, when laid out."""
+    found = _feasible(design, arguments)
+    return found if budget is None else _within_budget(layout, design, arguments, found, budget)
+
+
+def _smallest(
+    layout: _Layout, with_model: dict[str, Any], plain: dict[str, Any], bases: Sequence[str], budget: float | None
+) -> tuple[Plan, Plan | None]:
+    """The plan of ``auto`` that is the smallest (for a budget: has the lowest rate) as laid out, and the best with a
+    model.
+
+    Plans count the bits of the filters.  Whole buckets, room for the luck of the draw in each region, and the directory
+    come on top; with few keys they decide.
+    """
+
+    def price(found: Plan) -> float:
+        return layout.fpr(found) if budget is not None else layout.nbytes(found)
+
+    def tried(arguments: dict[str, Any]) -> list[Plan]:
+        try:
+            return [_planned(layout, "auto", arguments, budget)]
+        except ValueError:
+            return []
+
+    without = min((found for base in bases for found in tried({**plain, "bases": (base,)})), key=price, default=None)
+    learned = None
+    if layout.model.kind != "none":
+        plans = [p for n in REGIONS_TRIED for p in tried({**with_model, "bases": bases, "max_regions": n})]
+        learned = min((found for found in plans if found.learned), key=price, default=None)
+    if learned is not None and (without is None or price(learned) < (1 - MIN_SAVING) * price(without)):
+        return learned, learned
+    if without is None:
+        # Nothing will do; say why not.
+        return _planned(layout, "auto", {**with_model, "bases": bases}, budget), None
+    return without, learned
+
+
+def _within_budget(layout: _Layout, design: str, arguments: dict[str, Any], found: Plan, budget: float) -> Plan:
     """Plan for less until what is built, in whole cells and slots and with its directory, costs no more than asked."""
     spend = budget
     for _ in range(12):
-        counts = _count(key_scores, _thresholds(found, edges), len(found.regions))
-        parts = build_parts(found, counts, headroom)
-        used = model if len(found.regions) > 1 else no_model()
-        cost = 8 * composite_bytes(parts, used.nbytes) / len(key_scores)
+        cost = layout.bits_per_key(found)
         if cost <= budget:
             break
         spend -= 1.2 * (cost - budget)
         if spend <= 0:
-            fixed = 8 * composite_bytes([replace(part, shares_with=0) for part in parts], used.nbytes) / len(key_scores)
+            n_keys = len(layout.key_scores)
+            parts = [replace(part, shares_with=0) for part in layout.parts(found)]
+            fixed = 8 * composite_bytes(parts, layout.model_bytes(found)) / n_keys
             raise ValueError(
-                f"{budget:g} bits per key are too few for {len(key_scores)} keys: directory and model alone take "
+                f"{budget:g} bits per key are too few for {n_keys} keys: directory and model alone take "
                 f"{fixed:.1f}; the smallest budget that could do is {fixed + 1:.1f} bits per key"
             )
         found = _feasible(design, {**arguments, "bits_per_key": spend})
     return found
-
-
-def _thresholds(found: Plan, edges: npt.NDArray[np.int64]) -> list[int]:
-    """Cut c lies before bin c, and bin c starts at edges[c - 1]."""
-    return [int(edges[cut - 1]) for cut in found.cuts] if len(edges) else [0] * (len(found.regions) - 1)
-
-
-def _count(scores: Scores, thresholds: Sequence[int], n_regions: int) -> list[int]:
-    return [int(n) for n in np.bincount(np.searchsorted(thresholds, scores, side="right"), minlength=n_regions)]
 
 
 def _model(
@@ -359,26 +453,25 @@ def _scores(model: Model, keys: list[bytes], secret: bytes | None, hides_score: 
     return scores
 
 
-def _alternatives(design: str, found: Plan, arguments: dict[str, Any], model: Model) -> list[Alternative]:
-    """What the same targets would cost otherwise."""
+def _alternatives(
+    layout: _Layout, design: str, found: Plan, arguments: dict[str, Any], fpr: float | None
+) -> list[Alternative]:
+    """What the same targets would cost otherwise, laid out."""
     if design != "auto":
         return []
     others = []
-    plain = {
-        name: value
-        for name, value in arguments.items()
-        if name not in ("key_shares", "query_shares", "model_bits_per_key", "query_floor", "bases")
-    }
+    model = layout.model
+    plain = {name: value for name, value in arguments.items() if name not in _OF_A_MODEL} | {"fpr": fpr}
     for name in ("cuckoo", "d-left", "counting"):
         other = plan(name, **plain)
-        if other.feasible:
-            why = "larger" if other.bits >= found.bits else "smaller, but a model was asked for"
-            others.append(Alternative(f"{name}, no model", other.bits, why))
+        if other.feasible and [region.member.base for region in found.regions] != [other.regions[0].member.base]:
+            others.append(Alternative(f"{name}, no model", layout.bits_per_key(other), "larger"))
     if model.kind != "none":
         for name in ("lbf-2cbf", "plbf-cbf"):
-            other = plan(name, **{k: v for k, v in arguments.items() if k != "bases"})
+            other = plan(name, **arguments)
             if other.feasible:
-                others.append(Alternative(name, other.bits, "counters cost more than fingerprints"))
+                bits = layout.bits_per_key(other)
+                others.append(Alternative(name, bits, "counters cost more than fingerprints"))
     for candidate in model.report.get("candidates", ()) if model.report else ():
         if not candidate.get("screened") or candidate["kind"] == "none":
             continue
@@ -388,12 +481,10 @@ def _alternatives(design: str, found: Plan, arguments: dict[str, Any], model: Mo
 
 
 def _lay_out(
+    layout: _Layout,
     found: Plan,
-    edges: npt.NDArray[np.int64],
-    model: Model,
     keys: list[bytes],
     held: list[bytes],
-    headroom: float,
     secret: bytes | None,
     fpr_target: float,
     aims: dict[str, Any],
@@ -401,25 +492,20 @@ def _lay_out(
     notes: list[str],
     bins: tuple[tuple[float, float], ...],
     n_keys: int,
-    spare: float,
 ) -> Prepared:
     row = get_design(found.design)
+    model = layout.model
     n_regions = len(found.regions)
-    thresholds = _thresholds(found, edges)
+    thresholds = layout.thresholds(found)
     if n_regions > 1 and model.kind == "none":
         raise ValueError(f"the design {found.design!r} needs a model, and these keys gave none; use design='auto'")
     hides = row.hides_score
-    regions_of_keys = np.searchsorted(thresholds, _scores(model, keys, secret, hides), side="right")
     regions_of_held = np.searchsorted(thresholds, _scores(model, held, secret, hides), side="right")
-    key_counts = [int(n) for n in np.bincount(regions_of_keys, minlength=n_regions)]
     held_counts = np.bincount(regions_of_held, minlength=n_regions)
-    scale = n_keys / len(keys)
-    sizes = [math.ceil(scale * (n + spare * math.sqrt(n))) + (FEW_KEYS if spare else 0) for n in key_counts]
-    parts = build_parts(found, sizes, headroom)
-    capacity = math.ceil(n_keys * headroom)
-    full_counts = [math.ceil(n * headroom) for n in sizes]
-    initial, members = predicted_rates(parts, full_counts)
-    key_shares = np.array(key_counts) / max(1, len(keys))
+    sizes, parts = layout.sizes(found), layout.parts(found)
+    capacity = math.ceil(n_keys * layout.headroom)
+    initial, members = predicted_rates(parts, layout.expected(found))
+    key_shares = np.array(layout.counts(found)) / max(1, len(keys))
     query_shares = held_counts / max(1, len(held)) if len(held) else np.array([r.query_share for r in found.regions])
     rates = initial * np.array(members)
     deleted_rates = [0.0 if r.deleted is None or r.deleted.base == "exact" else r.deleted.fpr for r in found.regions]
