@@ -166,7 +166,7 @@ def _learn_a_little(store: "Store", n_keys: int, fpr: float) -> float:
         return 1.0
     from dlbf.models import train
 
-    negatives = absent_now(store, None, 2 * ESTIMATE_ROWS)
+    negatives, _ = absent_now(store, None, 2 * ESTIMATE_ROWS)
     keys = sample_keys(store, n_keys, ESTIMATE_ROWS, lambda done, total: None)
     if len(keys) < LEAST_KEYS or len(negatives) < LEAST_NEGATIVES:
         return 1.0

@@ -103,9 +103,14 @@ def rebuild(
     phases = Phases(progress)
     source = "caller" if negatives is not None else "traffic"
     with phases.phase("negatives"):
-        absent = absent_now(store, negatives, MAX_NEGATIVES)
+        absent, n_stored = absent_now(store, negatives, MAX_NEGATIVES)
     n_keys = len(store)
     notes: list[str] = []
+    if n_stored and source == "caller":
+        notes.append(
+            f"{n_stored:,} of {len(absent) + n_stored:,} negatives are in the store, and were left out: a negative is "
+            "a key that is asked for and absent"
+        )
     prepared = None
     sampled: list[bytes] = []
     if wants_learning(design, model, n_keys, len(absent), source, notes):
@@ -184,8 +189,9 @@ def need_secret(store: "Store", dry_run: bool) -> None:
 # --- what to learn from
 
 
-def absent_now(store: "Store", negatives: Iterable[Any] | None, limit: int) -> list[bytes]:
-    """Absent keys that are asked for: those given, or the sampled ones; without any that is in the store by now.
+def absent_now(store: "Store", negatives: Iterable[Any] | None, limit: int) -> tuple[list[bytes], int]:
+    """Absent keys that are asked for: those given, or the sampled ones; and how many were left out because they are in
+    the store by now.
 
     Each once: a program that polls for one key teaches nothing about others, and a key that is held out to measure with
     must not be one that was learnt.
@@ -216,7 +222,7 @@ def absent_now(store: "Store", negatives: Iterable[Any] | None, limit: int) -> l
         part = found[first : first + SCAN_KEYS_PER_STEP]
         absent.extend(key for key, value in zip(part, store._fetch_many(part), strict=True) if value is None)
     rng.shuffle(absent)
-    return absent
+    return absent, len(found) - len(absent)
 
 
 def sample_keys(store: "Store", n_keys: int, limit: int, report: Callable[[int, int], None]) -> list[bytes]:

@@ -43,6 +43,17 @@ def test_fit_writes_a_filter_that_info_explains(files):
     assert data["plan"]["design"] == "auto"
 
 
+def test_fit_with_the_keys_as_negatives_warns_and_goes_on(files):
+    out = files / "f.dlbf"
+    done = run("fit", files / "keys.txt", files / "keys.txt", "-o", out, *QUICK)
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.output.split())
+    assert f"warning: {len(KEYS):,} of {len(KEYS):,} negatives are among the keys, and were left out" in told
+    with dlbf.open_filter(out) as lf:
+        assert lf.contains_many(KEYS).all()
+        assert lf.model.kind == "none"
+
+
 @pytest.mark.parametrize("option", ["-o", "--tradeoff"])
 def test_fit_says_before_it_fits_that_there_is_no_folder_to_write_to(files, option, monkeypatch):
     monkeypatch.setattr(dlbf.LearnedFilter, "fit", None)

@@ -250,3 +250,41 @@ def test_predicted_rate_of_a_plain_filter_is_for_the_keys_in_it(tmp_path):
         after = store.rebuild().after
         assert after.fpr_predicted == store._replica.filter.expected_fpr
         assert after.deletability == 1 - after.fpr_predicted
+
+
+# --- keys among the negatives
+
+
+def test_fit_leaves_out_negatives_that_are_keys_and_says_how_many():
+    keys, negatives = made("structured", 2000)
+    with pytest.warns(UserWarning, match=r"700 of 8,700 negatives are among the keys, and were left out") as caught:
+        lf = LearnedFilter.fit(keys, keys[:700] + negatives, fpr=0.02, model=quick_model("structured"), progress=False)
+    assert caught[0].filename == __file__
+    assert any("700 of 8,700" in text for text in lf.plan.warnings)
+    without = fit(keys, negatives, fpr=0.02, model=quick_model("structured"))
+    assert lf.plan.measured_fpr == without.plan.measured_fpr  # no stored key was held out and measured as absent
+    assert lf.nbytes == without.nbytes
+
+
+def test_fit_with_the_keys_as_negatives_goes_on_without_a_model():
+    keys, _ = made("structured", 1000)
+    with pytest.warns(UserWarning, match=r"1,000 of 1,000 negatives .*; none is left to learn from"):
+        lf = LearnedFilter.fit(keys, list(reversed(keys)), fpr=0.01, progress=False)
+    assert lf.model.kind == "none"
+    assert lf.contains_many(keys).all()
+    assert lf.nbytes <= best_plain_bytes(1000, 0.01) + TOLERATED_BYTES
+    with (
+        pytest.warns(UserWarning, match="none is left to learn from"),
+        pytest.raises(ValueError, match="needs a model"),
+    ):
+        LearnedFilter.fit(keys, keys, fpr=0.01, design="plbf-cbf", progress=False)
+
+
+def test_rebuild_says_how_many_negatives_are_in_the_store(tmp_path):
+    keys, negatives = made("structured", 1500)
+    with Store(tmp_path / "store", sync="none") as store:
+        store.update((key, b"") for key in keys)
+        report = store.rebuild(keys[:200] + negatives, model=quick_model("structured"), dry_run=True)
+        assert report.negatives == len(negatives)
+        assert report.notes[0].startswith("200 of 8,200 negatives are in the store, and were left out")
+        assert not any("in the store" in note for note in store.rebuild(negatives, model=None, dry_run=True).notes)

@@ -99,7 +99,7 @@ def command(
                 everything = iter(store.keys())
                 keys = gather(keys_file, iter(lambda: list(islice(everything, BATCH_KEYS)), []), sample, seed)
                 keys = replace(keys, is_store=True)
-                name, found = f"{keys_file} (asked for in vain)", iter([absent_now(store, None, sample)])
+                name, found = f"{keys_file} (asked for in vain)", iter([absent_now(store, None, sample)[0]])
         else:
             keys = gather(keys_file, read_key_batches(keys_file, column, format), sample, seed)
         if not keys.total:

@@ -101,8 +101,8 @@ class LearnedFilter(CompositeCore, Filter):
         keys : iterable of keys
             What is stored; duplicates count once.
         negatives : iterable of keys
-            A sample of what is asked for and absent; each counts once.  A part of it is held out of training and
-            decides.
+            A sample of what is asked for and absent; each counts once, and those that are among ``keys`` are left out
+            with a warning.  A part of it is held out of training and decides.
         fpr : float, optional
             Target false-positive rate for queries like ``negatives``; 0.01 unless ``bits_per_key`` is given.
         deletability : float, optional

@@ -76,6 +76,15 @@ def _distinct(keys: list[bytes]) -> list[bytes]:
     return list(dict.fromkeys(keys))
 
 
+def _without(negatives: list[bytes], keys: list[bytes]) -> list[bytes]:
+    """The negatives that are not among the keys."""
+    same_hash = np.isin(hash64_many(negatives), hash64_many(keys))
+    if not same_hash.any():
+        return negatives
+    stored = {negatives[i] for i in np.flatnonzero(same_hash).tolist()}.intersection(keys)
+    return [key for key in negatives if key not in stored]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Targets:
     """What is asked of a filter: the parameters of ``dlbf.LearnedFilter.fit``, which see, and its defaults.
@@ -194,7 +203,7 @@ def prepare(
         deletability = 0.9 if design == "auto" and bits_per_key is None else 0.0
     report = _reporter(progress)
     # A key that was asked for often tells no more about others; and held out, it would have been learnt all the same.
-    negative_list = _distinct(_as_list(negatives))
+    given = _distinct(_as_list(negatives))
     if not key_list:
         raise ValueError("no keys to fit: pass at least one, or use a plain filter such as dlbf.CuckooFilter")
     notes: list[str] = []
@@ -203,6 +212,12 @@ def prepare(
         notes.append(text)
         warnings.warn(text, stacklevel=5)  # whoever called LearnedFilter.fit
 
+    negative_list = _without(given, key_list)
+    if n_stored := len(given) - len(negative_list):
+        note(
+            f"{n_stored:,} of {len(given):,} negatives are among the keys, and were left out: a negative is a key that "
+            "is asked for and absent" + ("" if negative_list else "; none is left to learn from")
+        )
     aims = {
         "fpr": fpr,
         "bits_per_key": bits_per_key,
@@ -222,7 +237,7 @@ def prepare(
     held = [negative_list[i] for i in order[:n_held].tolist()]
     learnt = [negative_list[i] for i in order[n_held:].tolist()]
     scarce = n_held * goal < ENOUGH_HITS
-    if scarce and row.learned:
+    if scarce and row.learned and (negative_list or not n_stored):
         needed = math.ceil(ENOUGH_HITS / goal / 0.5)
         note(
             f"{len(negative_list)} negatives cannot show a rate of {goal:g}; give at least {needed:,}. "
