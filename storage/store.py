@@ -35,7 +35,7 @@ from dlbf.errors import FormatError, StoreError, VersionError
 from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.keys import read_keys
 from dlbf.kernels.methods import own_methods
-from dlbf.kernels.readpath import Attempt, WriteLock, Writing
+from dlbf.kernels.readpath import Attempt, Reading, WriteLock, Writing
 from dlbf.storage import generations, journal, misses
 from dlbf.storage.drift import drift
 from dlbf.storage.environment import SYNC_MODES, map_meta_pages, open_environment
@@ -600,12 +600,24 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         return ItemsRange(self, *bounds(prefix, start, stop), reverse)
 
     def _item_range(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        with self._reading() as txn:
-            for item in scan(txn, self._dbs, b"", start, stop, reverse):
+        # Here, not when the first item is asked for: what is put in between is not of the moment it was begun.
+        reading = self._reading()
+        return self._walk(reading, scan(reading.__enter__(), self._dbs, b"", start, stop, reverse))
+
+    def _walk(self, reading: Reading, found: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        """What was found in a read transaction, which ends with it; or with the last reference, if it never begins."""
+        try:
+            self._check_process()
+            for item in found:
                 yield item
                 # The parent may have ended the transaction since, and its pages may have become others.
                 if self._was_forked():
                     self._check_process()
+        except BaseException as error:
+            reading.__exit__(type(error), error, error.__traceback__)
+            raise
+        finally:
+            reading.end()
 
     def _count_range(self, start: bytes, stop: bytes | None) -> int:
         with self._reading() as txn:

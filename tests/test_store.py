@@ -1,6 +1,7 @@
 """The store as a mapping: against a dict, at its edges, and through its life."""
 
 import array
+import gc
 import logging
 import os
 import random
@@ -1003,3 +1004,66 @@ def test_docs_examples_run():
     text = (Path(__file__).parent.parent / "docs" / "storage.md").read_text()
     for block in text.split("```python\n")[1:]:
         exec(compile(block.split("```")[0], "docs/storage.md", "exec"), {})
+
+
+ITERATORS = {
+    "items": lambda s: iter(s.items()),
+    "keys": lambda s: iter(s.keys()),
+    "values": lambda s: iter(s.values()),
+    "iter": iter,
+    "reversed": reversed,
+    "reversed items": lambda s: reversed(s.items()),
+    "reversed values": lambda s: reversed(s.values()),
+    "prefix": lambda s: iter(s.items(prefix=b"k")),
+    "range": lambda s: iter(s.keys(start=b"a", stop=b"z", reverse=True)),
+}
+
+
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_iterator_is_of_the_moment_it_was_begun(path, kind):
+    with Store(path, sync="none") as store:
+        store.update({b"k%d" % i: b"v%d" % i for i in range(5)})
+        expected = list(ITERATORS[kind](store))
+        iterator = ITERATORS[kind](store)
+        store[b"k9"] = b"later"
+        store[b"k2"] = b"changed"
+        del store[b"k3"]
+        assert list(iterator) == expected
+        assert store.n_reading == 0
+
+
+@pytest.mark.parametrize("end", ["closed", "collected", "in a cycle"])
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_iterator_that_is_never_advanced_gives_its_transaction_back(path, kind, end):
+    with Store(path, sync="none") as store:
+        store[b"key"] = b"value"
+        iterator = ITERATORS[kind](store)
+        assert store.n_reading == 1
+        if end == "closed":
+            iterator.close()
+        elif end == "in a cycle":
+            cycle = [iterator]
+            cycle.append(cycle)
+            del cycle
+        del iterator
+        gc.collect()
+        assert store.n_reading == 0
+
+
+def test_iterator_that_is_never_advanced_neither_outlives_its_store_nor_crosses_a_fork(path):
+    with Store(path, sync="none") as store:
+        store[b"key"] = b"value"
+        iterator = iter(store.items())
+        child = os.fork()
+        if child == 0:
+            try:
+                next(iterator)
+            except StoreError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert next(iterator) == (b"key", b"value")
+        unused = iter(store)
+    with pytest.raises(StoreError, match="closed"):
+        next(unused)
