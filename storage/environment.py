@@ -41,7 +41,14 @@ SPARE_TXNS = 1
 
 
 def open_environment(
-    path: Path, map_size: int | None, max_readers: int, sync: str, *, readonly: bool, writemap: bool
+    path: Path,
+    map_size: int | None,
+    max_readers: int,
+    sync: str,
+    *,
+    readonly: bool,
+    writemap: bool,
+    lock_timeout: float | None,
 ) -> tuple[Any, Room | None]:
     """The environment, and the lock of those that write it.
 
@@ -60,9 +67,9 @@ def open_environment(
         if not writemap:
             # The lock comes second: LMDB knows best what is wrong with a path.
             env = _open(path, map_size, options)
-            return env, Room(path / DATA_FILE, mapped=False)
+            return env, Room(path / DATA_FILE, mapped=False, timeout=lock_timeout)
         path.mkdir(exist_ok=True)
-        room = Room(path / DATA_FILE, mapped=True)
+        room = Room(path / DATA_FILE, mapped=True, timeout=lock_timeout)
         size = room.fitting(map_size or 0)
         reserve_lock_file(path / READERS_FILE, max_readers)
         # LMDB takes only an empty file for a new one, and makes that as long as the map; what is somebody else's it

@@ -29,6 +29,7 @@ from typing import Any
 import lmdb
 
 from dlbf.errors import DlbfError, FormatError, StoreError
+from dlbf.kernels.filelock import Busy
 from dlbf.kernels.hashing import checksum64
 from dlbf.kernels.journal import OperationLog, read_record
 from dlbf.kernels.journal import operations as operations_of
@@ -59,7 +60,7 @@ from dlbf.storage.owner import ID_FILE, owner_name
 from dlbf.storage.rebuild import Progress
 from dlbf.storage.replica import DAMAGE, SECRET, Unusable, read_checkpoint
 from dlbf.storage.report import RebuildReport, Verification
-from dlbf.storage.store import CLOSE_PATIENCE_SECONDS, Store
+from dlbf.storage.store import CLOSE_PATIENCE_SECONDS, Store, check_lock_timeout
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_items, as_key, as_value
 from dlbf.storage.views import KeysRange
 
@@ -109,6 +110,8 @@ class Guard(Store):
         Processes and threads that may read at once.
     sample_misses : bool or int
         Whether to keep a sample of the absent keys that are asked for, or how many of them.
+    lock_timeout : float, optional
+        Most seconds to wait for another process that is writing.
 
     Raises
     ------
@@ -163,6 +166,7 @@ class Guard(Store):
         map_size: int | None = None,
         max_readers: int = 254,
         sample_misses: bool | int = True,
+        lock_timeout: float | None = None,
     ) -> None:
         if sync not in SYNC_MODES:
             raise ValueError(f"sync must be one of {', '.join(SYNC_MODES)}, found {sync!r}")
@@ -170,6 +174,7 @@ class Guard(Store):
         if sync == "none" and self._boot is None:
             raise ValueError('sync="none" needs a system that tells one boot from another (Linux); use sync="full"')
         generations.check_fpr(fpr)
+        check_lock_timeout(lock_timeout)
         self.engine: Adapter = engine_for(engine)
         self._growth_errors = (*Store._growth_errors, *self.engine.errors)
         self._sync = sync == "full"
@@ -192,7 +197,7 @@ class Guard(Store):
                 )
         is_new = not (folder / LOCK_FILE).exists()
         try:
-            self._lock_file = LockFile(folder, readonly)
+            self._lock_file = LockFile(folder, readonly, lock_timeout)
         except FileNotFoundError:
             raise StoreError(
                 f"{folder}: there is no guard; expected a directory with guard.lock. Check the path"
@@ -205,6 +210,7 @@ class Guard(Store):
             "map_size": map_size,
             "max_readers": max_readers,
             "sample_misses": sample_misses,
+            "lock_timeout": lock_timeout,
         }
         try:
             if readonly:
@@ -376,7 +382,8 @@ class Guard(Store):
         if self._opened and self._env is not None and not self._sync and not self.readonly and not self._was_forked():
             # Everything to disk, so that a power failure from now on is none of our business.
             with contextlib.suppress(Exception):
-                self._as_writer(self._mark_clean)
+                # Not if another process is changing something: it marks it, too, when it closes.
+                self._as_writer(self._mark_clean, wait=False)
         super()._let_go()
         if lock_file is not None:
             lock_file.close()
@@ -389,9 +396,10 @@ class Guard(Store):
 
     # --- one writer at a time
 
-    def _alone(self, change: Callable[..., Any], *arguments: Any) -> Any:
+    def _alone(self, change: Callable[..., Any], *arguments: Any, wait: bool = True) -> Any:
         """Do something as the writer, of whom there is one; what a dead one left is settled first.
 
+        Unless the caller wants to ``wait`` it is Busy if there is another one.
         The exception of a signal handler may come wherever a call has returned or a function of Python begins.  So
         both locks are given back by compiled code that nothing of Python comes before.
         """
@@ -399,16 +407,18 @@ class Guard(Store):
         if self.readonly:
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
         self._refuse_within_change()
-        with self._mutex:
+        with Attempt(self._mutex, wait) as taken:
+            if not taken:
+                raise Busy(f"{self.path}: another thread is in the middle of a change; try again later")
             self._refuse_while_closing()  # that may have begun while we waited
-            return self._as_writer(change, *arguments)
+            return self._as_writer(change, *arguments, wait=wait)
 
-    def _as_writer(self, change: Callable[..., Any], *arguments: Any) -> Any:
+    def _as_writer(self, change: Callable[..., Any], *arguments: Any, wait: bool = True) -> Any:
         """The same, with the threads' lock held."""
         lock_file = self._lock_file
         assert lock_file is not None
         try:
-            self._become_writer(lock_file)
+            self._become_writer(lock_file, wait)
             return change(*arguments)
         finally:
             lock_file.unlock()
@@ -424,8 +434,9 @@ class Guard(Store):
         """Do a part of a change, or the same by itself; whoever calls this knows which, and is no signal handler."""
         return part(*arguments) if self._mutex._is_owned() else self._alone(part, *arguments)
 
-    def _become_writer(self, lock_file: LockFile) -> None:
-        lock_file.lock()
+    def _become_writer(self, lock_file: LockFile, wait: bool) -> None:
+        if not lock_file.lock(wait):
+            raise Busy(f"{self.path}: another process is in the middle of a change; try again later")
         if lock_file.read() and lock_file.note.intent != NOTHING:
             self._resolve()
         if not self._sync and (lock_file.note.unsynced_boot != self._boot or lock_file.note.clean_txn):
@@ -433,16 +444,19 @@ class Guard(Store):
             lock_file.mark(self._boot)
         steps.reached("guard-locked")
 
-    def _begin_write(self) -> Any:
+    def _begin_write(self, wait: bool = True) -> Any:
         assert self._mutex._is_owned(), "only the writer begins write transactions"
-        return super()._begin_write()
+        return super()._begin_write(wait)
 
-    def _flush(self) -> None:
-        self._alone(super()._flush)
+    def _flush(self, wait: bool = True) -> None:
+        self._alone(super()._flush, wait, wait=wait)
 
     def checkpoint(self) -> None:
         """Write the filter into the environment and shorten the journal, so that opening needs no replay."""
-        self._alone(super().checkpoint)
+        self._checkpoint()
+
+    def _checkpoint(self, wait: bool = True) -> None:
+        self._alone(super()._checkpoint, wait, wait=wait)
 
     # --- changes
 

@@ -20,8 +20,8 @@ what it is about to do; if it dies in between, the next one finds the note and a
 Integers are little-endian.  Nothing waits for the disk here, but for the boot mark: a note lost in a power failure
 costs an entry of the filter that belongs to no key until the next rebuild, nothing more.
 
-Two bytes far behind the end are locked (``fcntl``): the writer's, exclusively, and the users', shared by every
-process that has the guard open.
+Bytes far behind the end are locked (``fcntl``): the writer's, exclusively (and the one before it, by who waits: see
+:mod:`dlbf.kernels.filelock`), and the users', shared by every process that has the guard open.
 """
 
 import fcntl
@@ -29,11 +29,11 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from dlbf.errors import StoreError
+from dlbf.kernels.filelock import FileLock
 from dlbf.kernels.hashing import checksum64
 
 __all__ = ["ADDING", "NOTHING", "REMOVING", "LockFile", "Note", "boot_id"]
@@ -106,9 +106,10 @@ class Note(NamedTuple):
 class LockFile:
     """See the module.  Locking is for processes; threads of one process need a lock of their own."""
 
-    def __init__(self, folder: Path, readonly: bool = False) -> None:
+    def __init__(self, folder: Path, readonly: bool = False, timeout: float | None = None) -> None:
         self.path = folder / LOCK_FILE
         self._fd = -1
+        self._writer = FileLock(-1, WRITER_BYTE, folder)
         flags = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
         with _opening:
             found = self.path.stat() if self.path.exists() else None
@@ -119,7 +120,8 @@ class LockFile:
             self._place = (status.st_dev, status.st_ino)
             _open_here[self._place] = os.getpid()
         # Be the writer no more.  Compiled, so that no signal handler's exception comes before it has happened.
-        self.unlock: Callable[[], object] = partial(fcntl.lockf, self._fd, fcntl.LOCK_UN, 1, WRITER_BYTE)
+        self._writer = FileLock(self._fd, WRITER_BYTE, folder, timeout)
+        self.unlock: Callable[[], object] = self._writer.release
         self._idle = b""
         self.note = Note()
         self.damaged = False
@@ -128,7 +130,7 @@ class LockFile:
         """Let go of the file and its locks."""
         if self._fd >= 0:
             with _opening:
-                self.unlock = bool
+                self._writer.close()
                 os.close(self._fd)
                 self._fd = -1
                 _open_here.pop(self._place, None)
@@ -138,13 +140,13 @@ class LockFile:
 
     # --- locks
 
-    def lock(self) -> None:
-        """Become the writer; waits for the one there is."""
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, WRITER_BYTE)
+    def lock(self, wait: bool = True) -> bool:
+        """Become the writer; False if there is one, and the caller does not want to wait."""
+        return self._writer.acquire(wait)
 
     def read_quietly(self) -> None:
         """Read the note while nobody is writing it, without becoming the writer."""
-        fcntl.lockf(self._fd, fcntl.LOCK_SH, 1, WRITER_BYTE)
+        self._writer.acquire(shared=True)
         try:
             self.read()
         finally:

@@ -9,6 +9,9 @@ on a full disk the system ends the process.  Hence
 - a process that writes through the map is the only one that writes: it has a lock (``flock``) on the data file for
   itself, and those that write with system calls share it;
 - room is reserved on the disk before the map covers it, and only where a file system keeps that promise.
+
+Processes that write with system calls take turns.  LMDB's own lock is one that nobody can stop waiting for, so they
+take another one first: a byte far behind the end of the data file, see :mod:`dlbf.kernels.filelock`.
 """
 
 import contextlib
@@ -23,14 +26,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from dlbf.errors import StoreError
+from dlbf.kernels.filelock import FileLock
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Room", "reserve_lock_file"]
+__all__ = ["WRITER_BYTE", "Room", "reserve_lock_file"]
 
+# Which byte is locked by the process that writes; no file is that long.
+WRITER_BYTE = 1 << 62
 # What a new file has, and what is added at least; larger ones grow by a quarter.
 LEAST_BYTES = 1 << 24
 # File systems (statfs(2)) on which a page that was reserved can always be written.  Btrfs and ZFS never write a page to
@@ -53,6 +59,8 @@ class Room:
         The data file.  It is made, empty, if it is to be ``mapped`` and does not exist.
     mapped : bool
         Whether this process writes through the map, and so has to be the only one that writes.
+    timeout : float, optional
+        Most seconds to wait for the turn to write.
 
     Raises
     ------
@@ -60,20 +68,22 @@ class Room:
         If another process writes in a way that this one cannot, or the file cannot be written through a map.
     """
 
-    def __init__(self, path: Path, mapped: bool) -> None:
+    def __init__(self, path: Path, mapped: bool, timeout: float | None = None) -> None:
+        self.turns: FileLock | None = None
         self.path = path
         self.mapped = mapped
         # A file object: it closes its descriptor once, whatever interrupts that, and when it is collected.
         self._file: FileIO | None = None
-        if not mapped and (fcntl is None or sys.platform != "linux"):
+        if not mapped and fcntl is None:
             return
         try:
             if mapped:
                 self._check_system()
                 self._check_file_system()
-            self._file = FileIO(path, "r+" if mapped else "r", opener=_open_or_make if mapped else None)
+            self._file = FileIO(path, "r+", opener=_open_or_make if mapped else None)
             _open_rooms.add(self)
             self._lock()
+            self.turns = FileLock(self._file.fileno(), WRITER_BYTE, path.parent, timeout, advisory=True)
         except BaseException:
             self.close()
             raise
@@ -98,6 +108,8 @@ class Room:
             )
 
     def _lock(self) -> None:
+        if sys.platform != "linux":
+            return  # nobody writes through the map
         try:
             fcntl.flock(self._descriptor, (fcntl.LOCK_EX if self.mapped else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -176,7 +188,9 @@ class Room:
         return -(-max(n_bytes, self.n_bytes, LEAST_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Give the locks back."""
+        if self.turns is not None:
+            self.turns.close()
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()

@@ -22,8 +22,10 @@ those from giving them back.
 import contextlib
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from io import FileIO
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +34,7 @@ from typing import Any, Self
 import lmdb
 
 from dlbf.errors import FormatError, StoreError, VersionError
+from dlbf.kernels.filelock import FileLock
 from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.keys import read_keys
 from dlbf.kernels.methods import own_methods
@@ -55,6 +58,7 @@ from dlbf.storage.longkeys import Databases, count_range, scan
 from dlbf.storage.rebuild import rebuild
 from dlbf.storage.replica import Replica, read_traffic
 from dlbf.storage.report import Drift, RebuildReport, Stats, Verification
+from dlbf.storage.room import WRITER_BYTE
 from dlbf.storage.secret import SECRET_BYTES, make_secret, read_secret
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_items, as_value
 from dlbf.storage.upkeep import BEGIN_ERRORS, Overtaken, Upkeep, runs
@@ -68,8 +72,20 @@ log = logging.getLogger("dlbf.storage")
 DEFAULT_FPR = 0.01
 # How long close() waits for what other threads are writing.
 CLOSE_PATIENCE_SECONDS = 30.0
+# Read at once from the copy that a backup is made of.
+COPY_BYTES = 1 << 20
 # Fewer sampled keys are not worth a transaction when the store is closed.
 FLUSH_LEAST_KEYS = 32
+
+
+def check_lock_timeout(lock_timeout: float | None) -> None:
+    """Refuse what is no number of seconds."""
+    if lock_timeout is None:
+        return
+    if isinstance(lock_timeout, bool) or not isinstance(lock_timeout, (int, float)) or not 0 <= lock_timeout < 1e9:
+        raise ValueError(
+            f"lock_timeout must be a number of seconds from 0 on, or None to wait without end, found {lock_timeout!r}"
+        )
 
 
 @own_methods("get", "put", "delete")
@@ -106,11 +122,16 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
     sample_misses : bool or int
         Keep a sample of the absent keys that are asked for, so that ``rebuild()`` can learn from them: 65,536 of them,
         or the number given; False: none are drawn here.  Those kept are the keys themselves, as plain as the data.
+    lock_timeout : float, optional
+        Most seconds that opening, a write, a rebuild or a backup waits for another process that is writing; then it is
+        a StoreError.  None: as long as that takes.  Ctrl-C ends the wait, and after three seconds the log tells which
+        process it is for.
 
     Raises
     ------
     StoreError
-        If the directory holds something else, or the store is open in this process already.
+        If the directory holds something else, the store is open in this process already, or another process writes
+        for longer than ``lock_timeout``.
     VersionError
         If the store's data was written by a newer dlbf.
 
@@ -163,6 +184,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         max_readers: int = 254,
         create: bool = True,
         sample_misses: bool | int = True,
+        lock_timeout: float | None = None,
     ) -> None:
         if sync not in SYNC_MODES:
             raise ValueError(f"sync must be one of {', '.join(SYNC_MODES)}, found {sync!r}")
@@ -177,6 +199,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             raise ValueError("pass either secret= or keyed=False, not both")
         if not isinstance(sample_misses, int) or sample_misses < 0:
             raise ValueError(f"sample_misses must be True, False or a number of keys, found {sample_misses!r}")
+        check_lock_timeout(lock_timeout)
         limit = misses.DEFAULT_LIMIT if sample_misses is True else int(sample_misses)
         super().__init__(Path(path), readonly, 0 if readonly else limit)
         self._close_lock = threading.RLock()
@@ -184,8 +207,16 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         if (readonly or not create) and not self._has_data():
             raise StoreError(f"{self.path}: there is no store; expected a directory with data.mdb. Check the path")
         self._env, self._room = open_environment(
-            self.path, map_size, max_readers, sync, readonly=readonly, writemap=writemap
+            self.path,
+            map_size,
+            max_readers,
+            sync,
+            readonly=readonly,
+            writemap=writemap,
+            lock_timeout=lock_timeout,
         )
+        self._lock_timeout = lock_timeout
+        self._file_lock = self._room.turns if self._room is not None else None
         try:
             self._open(fpr, secret, keyed)
         except BaseException as error:
@@ -279,7 +310,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
                     f"{self.path}: an LMDB environment, but not a store, or a damaged one ({error}); check the path, "
                     "or open it once without readonly=True"
                 ) from error
-        with env.begin(write=True) as txn:
+        with Attempt(self._file_lock or threading.Lock()), env.begin(write=True) as txn:
             is_new = txn.stat()["entries"] == 0
             # One of ours that was dropped is made anew, so that the data can be read; the filter is not trusted then,
             # because this transaction has no record in the journal.
@@ -320,8 +351,9 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         Raises
         ------
         StoreError
-            If another thread has been writing, or making a backup, for 30 seconds: the store stays open then.  (For
-            another *process* that writes it waits as long as that takes, as every write does.)
+            If another thread has been writing, or making a backup, for 30 seconds: the store stays open then.  It never
+            waits for another *process*: if one is writing, the journal stays as it is, and the sample of absent keys
+            that this process has not written yet is lost.
         """
         if self._was_forked():
             # Not ours to close: it would free the parent's slots in LMDB's table of readers.
@@ -344,13 +376,13 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
                 self._may_have_closed()
 
     def _leave_tidy(self) -> None:
-        """Save the next who opens it a long journal, and keep what was sampled."""
+        """Save the next who opens it a long journal, and keep what was sampled; unless another process is writing."""
         replica = self._replica
         with contextlib.suppress(lmdb.Error, StoreError):
             if replica.filter is not None and replica.journal_bytes > 4096:
-                self.checkpoint()
+                self._checkpoint(wait=False)
             if self._n_samples >= FLUSH_LEAST_KEYS:
-                self._flush()
+                self._flush(wait=False)
 
     def _close(self) -> None:
         if self._env is None or self._was_forked():
@@ -776,7 +808,10 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
 
     def checkpoint(self) -> None:
         """Write the filter into the environment and shorten the journal, so that opening needs no replay."""
-        with Writing(self) as txn:
+        self._checkpoint()
+
+    def _checkpoint(self, wait: bool = True) -> None:
+        with Writing(self, wait) as txn:
             while True:
                 number = txn.id()
                 if self._replica.filter is None:
@@ -798,7 +833,8 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy the whole store to a new directory while it is in use; the copy is a store of one moment.
 
-        A secret kept in the store's directory is copied too.
+        A secret kept in the store's directory is copied too.  Writers of this process wait until it is done, those of
+        others go on.
         """
         self._check_process()
         target = Path(path)
@@ -813,16 +849,64 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             ) from error
         if not is_empty:
             raise StoreError(f"{target}: expected no directory or an empty one, found files; choose another path")
-        # py-lmdb's copy waits for LMDB's writer while it keeps this process's transactions from ending: none may write.
-        with WriteLock(self):
-            try:
-                self._env.copy(str(target))
-            except lmdb.Error as error:
-                raise StoreError(
-                    f"{target}: the copy cannot be written: {error}; remove what there is of it"
-                ) from error
+        try:
+            # py-lmdb's copy waits for LMDB's writer while it keeps this process's transactions from ending: none may
+            # write.
+            with WriteLock(self), FileIO(target / DATA_FILE, "x") as file:
+                turns = self._file_lock
+                if turns is None:
+                    data = FileIO(self.path / DATA_FILE)
+                    turns = FileLock(data, WRITER_BYTE, self.path, self._lock_timeout, advisory=True)
+                turns.acquire(shared=True)
+                try:
+                    self._copy(file, turns.release)
+                finally:
+                    turns.release()
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                (target / DATA_FILE).unlink(missing_ok=True)
+            if isinstance(error, (lmdb.Error, OSError)):
+                raise StoreError(f"{target}: the copy cannot be written: {error}") from error
+            raise
         if self._info.keyed and not self._info.secret_elsewhere and self._secret is not None:
             make_secret(target, self._secret)
+
+    def _copy(self, file: FileIO, meta_done: Callable[[], object]) -> None:
+        """Write the environment to a file; ``meta_done`` is called when LMDB's writers need not wait.
+
+        LMDB writes into a pipe, so that who reads from it can be interrupted, and sees when it has the meta pages.
+        """
+        reading, writing = os.pipe()
+        problems: list[lmdb.Error] = []
+
+        def write() -> None:
+            try:
+                if hasattr(signal, "pthread_sigmask"):
+                    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])  # if nobody reads any more
+                self._env.copyfd(writing)
+            except lmdb.Error as error:
+                problems.append(error)
+            finally:
+                os.close(writing)
+
+        writer = threading.Thread(target=write, name="dlbf-backup", daemon=True)
+        try:
+            try:
+                writer.start()
+            except RuntimeError:  # there are too many threads
+                os.close(writing)
+                raise
+            while part := os.read(reading, COPY_BYTES):
+                file.write(part)
+                if file.tell() >= 2 * self._page_bytes:
+                    meta_done()
+            os.fsync(file.fileno())
+        finally:
+            os.close(reading)
+            if writer.is_alive():
+                writer.join()
+        if problems:
+            raise problems[0]
 
     @property
     def state(self) -> str:

@@ -457,15 +457,15 @@ class Upkeep(WritePath):
 
     def _flush_aside(self) -> None:
         try:
-            self._flush()
+            self._flush(wait=False)
         except (lmdb.Error, StoreError) as error:
             log.debug("%s: sampled absent keys were not written: %s", self.path, error)
         finally:
             self._flusher = None
 
-    def _flush(self) -> None:
-        """Write what is known of the traffic, in a transaction of its own."""
-        with Writing(self) as txn:
+    def _flush(self, wait: bool = True) -> None:
+        """Write what is known of the traffic, in a transaction of its own; ``wait`` for who writes, or be Busy."""
+        with Writing(self, wait) as txn:
             self._report(txn)
             self._commit(txn, OperationLog(), True)
 
@@ -511,6 +511,7 @@ class Upkeep(WritePath):
     def _begin_write_again(self, txn: Any, number: int | None = None) -> Any:
         """After a full map: abort, make it larger, begin again; as transaction ``number``, where that matters."""
         self._abort(txn)
+        self._give_file_lock()
         self._resize(2 * self._env.info()["map_size"])
         log.info("%s: the map has grown to %d bytes", self.path, self._env.info()["map_size"])
         txn = self._begin_locked()
@@ -568,6 +569,7 @@ class Upkeep(WritePath):
         journal.append(txn, self._dbs, tail, number, record)
         steps.reached(names[0])
         txn.commit()
+        self._give_file_lock()
         tail.known = number
         steps.reached(names[1])
 
@@ -706,6 +708,7 @@ class Upkeep(WritePath):
         else:
             # Not ours to write: the gap tells whoever can read the filter.
             txn.commit()
+            self._give_file_lock()
             steps.reached("commit-done")
 
     # --- growing

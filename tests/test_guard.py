@@ -637,7 +637,7 @@ def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change, in
     taken = []
     with open_guard(engine, tmp_path) as guard, spawn(LOCK_WATCHER, tmp_path) as watcher:
         lock = guard._lock_file.lock
-        guard._lock_file.lock = lambda: (taken.append(1), lock())
+        guard._lock_file.lock = lambda wait: (taken.append(1), lock(wait))[1]
         number = 0
         while interrupted_at(number, files, lambda: change(guard)):
             number += 1

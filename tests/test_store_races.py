@@ -769,10 +769,6 @@ def test_signal_handler_that_writes_where_the_write_lock_is_held_gets_an_error_n
                 refused.append(str(error))
 
         class Environment:
-            def copy(self, target):
-                env.copy(target)
-                handler()
-
             def set_mapsize(self, size):
                 env.set_mapsize(size)
                 handler()
@@ -780,6 +776,8 @@ def test_signal_handler_that_writes_where_the_write_lock_is_held_gets_an_error_n
             def __getattr__(self, name):
                 return getattr(env, name)
 
+        copy = store._copy
+        store._copy = lambda *arguments: (copy(*arguments), handler())
         store._env = Environment()
         thread = start(*{"backup": (store.backup, tmp_path / "copy"), "map": (store._adopt_map,)}[where])
         thread.join(10)

@@ -27,10 +27,12 @@ from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_INCREF
 from libc.math cimport log, log1p
 
 from dlbf.kernels.core cimport FilterCore
+from dlbf.kernels.filelock cimport FileLock
 from dlbf.kernels.hashing cimport hash_for_filter, hash_key
 from dlbf.kernels.journal cimport RECORD_REMOVED, OperationLog, Tail, apply_operations, reached
 from dlbf.kernels.types cimport gate_read_one_done, gate_try_read, likely, uint8_t, uint64_t, unlikely
@@ -40,6 +42,7 @@ from _thread import allocate_lock
 from time import monotonic, sleep
 
 from dlbf.errors import FilterFullError, StoreError
+from dlbf.kernels.filelock import Busy
 
 cdef extern from "pythread.h":
     unsigned long PyThread_get_thread_ident()
@@ -536,6 +539,7 @@ cdef class Reading:
                     "this thread is making the LMDB map larger, or follows another process that has; a signal handler "
                     "or a finalizer cannot read the data then. Do it later"
                 )
+            PyErr_CheckSignals()  # sleeping alone notices only signals that come in it
             sleep(0.0005)
         store.reading_threads[me] = store.reading_threads.get(me, 0) + 1
         store._n_reading += 1
@@ -747,6 +751,7 @@ cdef class WritePath(ReadPath):
     """
 
     cdef public Py_ssize_t _quick_changes
+    cdef public FileLock _file_lock      # of the one process that writes; None: LMDB's own has to do
     cdef public uint64_t _closing        # thread that is closing the store, or has; 0: none
     cdef readonly uint64_t _writer       # thread that has the write lock; 0: none
     cdef uint64_t n_taken                # how often it was taken, but for changes of single keys
@@ -838,9 +843,16 @@ cdef class WritePath(ReadPath):
         try:
             self._abort(txn)
         finally:
+            self._give_file_lock()
             self._writer = 0
             self.write_release()
         return 0
+
+    cpdef _give_file_lock(self):
+        """Let another process write."""
+        # A child has not inherited the lock, and the descriptor may be of another file by now.
+        if self._file_lock is not None and fork_count == self.own_forks:
+            self._file_lock.release()
 
     def _end_left_open(self):
         """Before the store is closed: undo a transaction of this thread, or one that nobody can end any more."""
@@ -872,15 +884,21 @@ cdef class WritePath(ReadPath):
             self.txn_commit(txn)
         return 0
 
-    def _begin_write(self):
-        """Take the write lock and begin LMDB's transaction; ``_end_write`` must follow."""
+    def _begin_write(self, bint wait=True):
+        """Take the write lock and begin LMDB's transaction; ``_end_write`` must follow.
+
+        Unless the caller wants to ``wait`` it is Busy if anybody else is writing.
+        """
         cdef uint64_t number
         self._check_process()
         if self.readonly:
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to write")
-        self._take(True)
+        if not self._take(wait):
+            raise Busy(f"{self.path}: another thread is writing; try again later")
         number = self.n_taken
         try:
+            if self._file_lock is not None and not self._file_lock.acquire(wait):
+                raise Busy(f"{self.path}: {self._file_lock.holder()} is writing; try again later")
             self._quick_changes = 0
             return self._begin_locked()
         except BaseException as error:
@@ -892,6 +910,9 @@ cdef class WritePath(ReadPath):
 
     def _begin_txn(self):
         """Begin LMDB's transaction, with the write lock held."""
+        # LMDB waits where nothing can interrupt it; with this lock it need not, unless another program writes.
+        if self._file_lock is not None and not self._file_lock.taken:
+            self._file_lock.acquire()
         self.write_txn = self.begin(*self.write_args)
         return self.write_txn
 
@@ -928,6 +949,8 @@ cdef class WritePath(ReadPath):
             self._quick_changes -= 1
             if self.live is not None:
                 self._drop_live()
+            if self._file_lock is not None and not self._file_lock.acquire(False):
+                return -1
             txn = self.begin(*self.write_args)
             number = self.txn_id(txn)
             if self.current != number - 1 or replica.applied != number - 1 or tail.known != number - 1:
@@ -954,6 +977,7 @@ cdef class WritePath(ReadPath):
             reached("journal-written")
             self.txn_commit(txn)
             txn = None
+            self._give_file_lock()
             tail.known = number
             reached("commit-done")
             # Who has the lock is catching up, or the next reader will.
@@ -972,6 +996,7 @@ cdef class WritePath(ReadPath):
                 if txn is not None:
                     self._abort(txn)
             finally:
+                self._give_file_lock()
                 self._writer = 0
                 self.write_release()
 
@@ -1102,7 +1127,10 @@ cdef class WriteLock:
 
 
 cdef class Writing(WriteLock):
-    """``with Writing(store) as txn``: LMDB's write transaction, undone if it is not committed."""
+    """``with Writing(store, wait) as txn``: LMDB's write transaction, undone if it is not committed.
+
+    Busy if somebody else is writing and the caller does not want to wait.
+    """
 
     def __enter__(self):
         return self.begin()
@@ -1112,7 +1140,7 @@ cdef class Writing(WriteLock):
         cdef WritePath store = self.store
         cdef uint64_t before = store.n_taken
         try:
-            txn = store._begin_write()
+            txn = store._begin_write(self.blocking)
         except BaseException:
             # A subclass was interrupted when it had begun.
             if store._writer == PyThread_get_thread_ident() and store.n_taken != before:
