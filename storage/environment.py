@@ -21,7 +21,7 @@ from dlbf.storage.layout import (
     META_VERSION,
     READERS_FILE,
 )
-from dlbf.storage.room import Room, reserve_lock_file
+from dlbf.storage.room import Room, is_full, reserve_lock_file, room_left
 
 __all__ = ["SYNC_MODES", "map_meta_pages", "open_environment"]
 
@@ -36,6 +36,9 @@ SYNC_MODES = {
 DEFAULT_MAP_BYTES = 1 << 40
 LEAST_MAP_BYTES = 1 << 20
 MOST_MAP_BYTES = 1 << 46
+# A store reads while it keeps another transaction for its next read.
+LEAST_READERS = 2
+MOST_READERS = 1 << 20
 # Read transactions that py-lmdb keeps for reuse: beginning a new one takes a lock that all processes share.
 SPARE_TXNS = 1
 
@@ -59,6 +62,11 @@ def open_environment(
     """
     if map_size is not None and not 0 <= map_size <= MOST_MAP_BYTES:
         raise ValueError(f"map_size must be from 0 to {MOST_MAP_BYTES:,} bytes, found {map_size:,}")
+    if not isinstance(max_readers, int) or not LEAST_READERS <= max_readers <= MOST_READERS:
+        raise ValueError(
+            f"max_readers must be from {LEAST_READERS} to {MOST_READERS:,} (a store needs {LEAST_READERS} itself; each "
+            f"takes 64 bytes of lock.mdb), found {max_readers!r}"
+        )
     env = room = None
     options = {"max_readers": max_readers, "readonly": readonly, "create": not readonly, **SYNC_MODES[sync]}
     try:
@@ -130,6 +138,8 @@ def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> Any:
             hint = ""
             if "Permission denied" in str(error):
                 hint = "; whoever opens a store, for reading too, must be able to write its lock.mdb"
+            if is_full(error):
+                hint = f"; {room_left(path)}: make room"
             raise StoreError(f"{path}: LMDB cannot open it: {error}{hint}") from error
 
 

@@ -60,7 +60,7 @@ from dlbf.storage.owner import ID_FILE, owner_name
 from dlbf.storage.rebuild import Progress
 from dlbf.storage.replica import DAMAGE, SECRET, Unusable, read_checkpoint
 from dlbf.storage.report import RebuildReport, Verification
-from dlbf.storage.store import CLOSE_PATIENCE_SECONDS, Store, check_lock_timeout
+from dlbf.storage.store import CLOSE_PATIENCE_SECONDS, Store, check_lock_timeout, check_path
 from dlbf.storage.transactions import Key, Snapshot, WriteTransaction, as_items, as_key, as_value
 from dlbf.storage.views import KeysRange
 
@@ -174,6 +174,7 @@ class Guard(Store):
         if sync == "none" and self._boot is None:
             raise ValueError('sync="none" needs a system that tells one boot from another (Linux); use sync="full"')
         generations.check_fpr(fpr)
+        check_path(path)
         check_lock_timeout(lock_timeout)
         self.engine: Adapter = engine_for(engine)
         self._growth_errors = (*Store._growth_errors, *self.engine.errors)

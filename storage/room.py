@@ -33,7 +33,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["WRITER_BYTE", "Room", "reserve_lock_file"]
+__all__ = ["WRITER_BYTE", "Room", "is_full", "reserve_lock_file", "room_left"]
 
 # Which byte is locked by the process that writes; no file is that long.
 WRITER_BYTE = 1 << 62
@@ -163,7 +163,10 @@ class Room:
     def _refuse(self, n_bytes: int, number: int) -> NoReturn:
         what = f"{n_bytes:,} bytes are needed, of which it has {self.n_bytes:,} ({os.strerror(number)})"
         if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StoreError(f"{self.path}: no room on the disk: {what}; nothing has been stored. Free some")
+            raise StoreError(
+                f"{self.path}: no room on the disk: {what}; {room_left(self.path.parent)}. Nothing has been stored; "
+                "make room, and run it again"
+            )
         raise StoreError(f"{self.path}: no room can be reserved: {what}; open the store without writemap=True")
 
     def grow(self, n_bytes: int) -> int:
@@ -199,6 +202,23 @@ class Room:
     def __del__(self) -> None:
         if hasattr(self, "_file"):  # else its making was interrupted
             self.close()
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether LMDB has met a full disk; it calls a write that was cut short an input/output error."""
+    return any(text in str(error) for text in ("No space left", "Disk quota exceeded", "Input/output error"))
+
+
+def room_left(path: Path) -> str:
+    """Which file system something is on, and how much room that has, in words."""
+    try:
+        place = path.resolve()
+        disk = os.statvfs(place)
+        while not place.is_mount():
+            place = place.parent
+    except OSError:
+        return "its file system does not tell how much room it has"
+    return f"the file system on {place} has {disk.f_bavail * disk.f_frsize:,} bytes free"
 
 
 def _open_or_make(path: str, flags: int) -> int:

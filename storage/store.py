@@ -78,6 +78,12 @@ COPY_BYTES = 1 << 20
 FLUSH_LEAST_KEYS = 32
 
 
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Refuse the empty path, which would be the current directory."""
+    if not os.fspath(path):
+        raise ValueError("path must name a directory, found an empty one; the current directory is '.'")
+
+
 def check_lock_timeout(lock_timeout: float | None) -> None:
     """Refuse what is no number of seconds."""
     if lock_timeout is None:
@@ -195,6 +201,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
         if secret is not None and len(secret) != SECRET_BYTES:
             raise ValueError(f"secret must be {SECRET_BYTES} bytes, found {len(secret)}")
         generations.check_fpr(fpr)
+        check_path(path)
         if secret is not None and not keyed:
             raise ValueError("pass either secret= or keyed=False, not both")
         if not isinstance(sample_misses, int) or sample_misses < 0:
@@ -215,12 +222,16 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             writemap=writemap,
             lock_timeout=lock_timeout,
         )
-        self._lock_timeout = lock_timeout
-        self._file_lock = self._room.turns if self._room is not None else None
         try:
+            self._file_lock = self._room.turns if self._room is not None else None
+            if self._file_lock is None:
+                # A backup, which also who only reads can make, has to wait for who writes.
+                data = FileIO(self.path / DATA_FILE)
+                self._file_lock = FileLock(data, WRITER_BYTE, self.path, lock_timeout, advisory=True)
             self._open(fpr, secret, keyed)
         except BaseException as error:
             self._close()
+            self._blame_disk(error)
             if isinstance(error, lmdb.Error):
                 raise StoreError(f"{self.path}: LMDB cannot read it: {error}; restore a backup") from error
             raise
@@ -854,9 +865,7 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             # write.
             with WriteLock(self), FileIO(target / DATA_FILE, "x") as file:
                 turns = self._file_lock
-                if turns is None:
-                    data = FileIO(self.path / DATA_FILE)
-                    turns = FileLock(data, WRITER_BYTE, self.path, self._lock_timeout, advisory=True)
+                assert turns is not None
                 turns.acquire(shared=True)
                 try:
                     self._copy(file, turns.release)
@@ -957,12 +966,21 @@ class Store(Upkeep, MutableMapping[bytes, bytes]):
             last_txn=last_txn,
             map_size=info["map_size"],
             map_used=(info["last_pgno"] + 1) * psize,
-            file_bytes=(self.path / DATA_FILE).stat().st_size,
+            file_bytes=self._file_bytes(),
             readers=info["num_readers"],
             design="none" if filter is None else generations.design_of(filter),
             model=filter.model.kind if learned else "none",
             misses=n_misses,
         )
+
+    def _file_bytes(self) -> int:
+        try:
+            return (self.path / DATA_FILE).stat().st_size
+        except OSError as error:
+            raise StoreError(
+                f"{self.path}: data.mdb is not there any more ({error}); the directory was moved or removed while the "
+                "store was open. Close it, and open it where it is now"
+            ) from error
 
     def verify(self) -> Verification:
         """Read everything again and compare the filter with the data.

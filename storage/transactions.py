@@ -264,6 +264,9 @@ class WriteTransaction(PutPath, _View):
             return self._delete(key) if value is None else self._put(key, value)
         except lmdb.MapFullError:
             return self._again()
+        except lmdb.Error as error:
+            self._store._blame_disk(error)
+            raise
 
     def _put(self, key: bytes, value: bytes) -> bool:
         txn = self._txn
@@ -342,6 +345,9 @@ class WriteTransaction(PutPath, _View):
                     self._again()
             if self._dirty:
                 self._txn = None
+        except lmdb.Error as error:
+            self._store._blame_disk(error)
+            raise
         finally:
             self._end()
         self._store._tend(n_operations)

@@ -40,7 +40,7 @@ from dlbf.storage.layout import (
 )
 from dlbf.storage.longkeys import Databases, count_keys, get_long, is_plain
 from dlbf.storage.replica import DAMAGE, FULL, SECRET, VERSION, Replica, read_checkpoint, read_traffic
-from dlbf.storage.room import Room
+from dlbf.storage.room import Room, is_full, room_left
 from dlbf.storage.transactions import as_key
 
 __all__ = ["Upkeep"]
@@ -181,6 +181,14 @@ class Upkeep(WritePath):
                 "open it after the fork in both, or start the child with spawn"
             )
 
+    def _blame_disk(self, error: BaseException) -> None:
+        """An error of LMDB has come: if the disk is full, or fails, say so."""
+        if isinstance(error, lmdb.Error) and is_full(error):
+            raise StoreError(
+                f"{self.path}: the disk is full or fails: LMDB says {error}, and {room_left(self.path)}. Nothing of "
+                "this transaction has been stored, and everything before it is; make room, and run it again"
+            ) from error
+
     def _let_go(self) -> None:
         """Close everything; what an exception has interrupted is done when it is called again."""
         if self._env is not None:
@@ -197,6 +205,7 @@ class Upkeep(WritePath):
         if self._leaving is not None:
             self._leaving.close()
             self._leaving = None
+        self._file_lock = None
         if self._room is not None:
             self._room.close()
         rouse(self._wake)

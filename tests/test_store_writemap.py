@@ -147,7 +147,7 @@ try:
                 for i in range(100):
                     txn.put(b"%d" % (100 * done + i), bytes(1000))
 except StoreError as error:
-    assert "no room on the disk" in str(error) and "Free some" in str(error), error
+    assert "no room on the disk" in str(error) and "make room" in str(error) and "bytes free" in str(error), error
 n = done if {single} else 100 * done
 assert len(store) == n, (len(store), n)
 assert store.get_many([b"%d" % i for i in range(n)]) == [bytes(1000)] * n

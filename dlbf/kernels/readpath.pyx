@@ -99,8 +99,8 @@ cdef enum:
 cdef uint64_t NEVER = <uint64_t>0xFFFFFFFFFFFFFFFF
 
 cdef class ReadPath:
-    """Base of :class:`dlbf.storage.Store`; subclasses bring ``_get_slow``, ``_fetch_slow``, ``_samples_full`` and
-    ``_start_sweeping``.
+    """Base of :class:`dlbf.storage.Store`; subclasses bring ``_get_slow``, ``_fetch_slow``, ``_samples_full``,
+    ``_start_sweeping`` and ``_blame_disk``.
     """
 
     cdef FilterCore core           # what answers; None while nothing may
@@ -222,8 +222,12 @@ cdef class ReadPath:
         return PyThread_get_thread_ident() in self.reading_threads
 
     cdef int _blame_closing(self, object error) except -1:
-        """An error has come: if another thread has closed the store meanwhile, that is what to tell."""
-        if self._env is not None or error is None:
+        """An error has come: if another thread has closed the store meanwhile, or the disk is full, tell that."""
+        if error is None:
+            return 0
+        if self._env is not None:
+            if type(error).__module__.startswith("lmdb"):
+                self._blame_disk(error)
             return 0
         # LMDB's, or of Python where there is nothing any more; others have other reasons.
         if isinstance(error, (AttributeError, TypeError)) or type(error).__module__.startswith("lmdb"):
@@ -991,6 +995,9 @@ cdef class WritePath(ReadPath):
             return counts
         except self.map_errors:
             return -1
+        except Exception as error:
+            self._blame_closing(error)
+            raise
         finally:
             try:
                 if txn is not None:
@@ -1134,6 +1141,10 @@ cdef class Writing(WriteLock):
 
     def __enter__(self):
         return self.begin()
+
+    def __exit__(self, kind, error, trace):
+        self.end()
+        self.store._blame_closing(error)
 
     cpdef begin(self):
         """Begin it."""
