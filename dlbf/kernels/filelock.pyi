@@ -1,9 +1,13 @@
 from io import FileIO
+from typing import final
 
 from dlbf.errors import StoreError
 
+NOTICE_SECONDS: float
+
 class Busy(StoreError): ...
 
+@final
 class FileLock:
     where: object
     @property

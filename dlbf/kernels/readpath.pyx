@@ -1142,9 +1142,9 @@ cdef class Writing(WriteLock):
     def __enter__(self):
         return self.begin()
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, *exc_info):
         self.end()
-        self.store._blame_closing(error)
+        self.store._blame_closing(exc_info[1])
 
     cpdef begin(self):
         """Begin it."""
