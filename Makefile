@@ -8,6 +8,12 @@ STUBTEST := $(CURDIR)/$(BIN)/python -m mypy.stubtest --mypy-config-file $(CURDIR
     --ignore-disjoint-bases --ignore-unused-allowlist --allowlist $(CURDIR)/tests/stubtest-allow.txt
 STUBS := $(shell ls dlbf/*.pyx dlbf/kernels/*.pyx | sed -e 's/\.pyx$$//' -e 's,/,.,g')
 
+# What extras need, without dlbf itself: installing that again would compile everything again.
+install-extras = $(BIN)/python -c "import sys, tomllib; \
+    extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+    print(*(line for name in sys.argv[1:] for line in extras[name]), sep='\n')" $(1) > $(VENV)/extras.txt && \
+    $(PIP) -r $(VENV)/extras.txt
+
 .PHONY: help demo test test-long lint docs coverage dist check-dist bench asv asv-check asv-publish tables clean
 
 help: ## what can be made
@@ -20,11 +26,9 @@ $(VENV)/.runs: $(SOURCES)
 	$(PIP) --no-build-isolation -e '.[train,cli]'
 	touch $@
 
-# And what the other targets need; not by installing dlbf again, which would compile everything again.
+# And what the other targets need.
 $(VENV)/.built: $(VENV)/.runs
-	$(BIN)/python -c "import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
-	    print(*(line for name in ('plot', 'test', 'dev') for line in extras[name]), sep='\n')" > $(VENV)/extras.txt
-	$(PIP) -r $(VENV)/extras.txt
+	$(call install-extras,plot test dev)
 	touch $@
 
 # Peers are only for benchmarks, and one that does not install must not stop the rest.
@@ -56,7 +60,7 @@ build/types: FORCE
 FORCE:
 
 $(VENV)/.docs: $(VENV)/.built
-	$(PIP) -e '.[docs]' --no-build-isolation
+	$(call install-extras,docs)
 	touch $@
 
 docs: $(VENV)/.docs build/types ## the documentation, warnings are errors; in build/site

@@ -77,10 +77,11 @@ extensions = [
 ]
 
 setup(
+    options={"build_ext": {"parallel": os.cpu_count() or 1}},
     ext_modules=cythonize(
         extensions,
         compiler_directives=directives,
         build_dir="build/cython",
-        nthreads=0 if sys.platform == "win32" else 2,
-    )
+        nthreads=0 if sys.platform == "win32" else os.cpu_count() or 1,
+    ),
 )
