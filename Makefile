@@ -41,10 +41,12 @@ demo: $(VENV)/.runs ## the main job, end to end
 	$(BIN)/dlbf demo
 
 test: $(VENV)/.built ## the default test suite
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not timing"
 
+# What compares times is run by itself: beside other tests it would measure those.
 test-long: $(VENV)/.built ## everything, sanitizer builds included
-	$(BIN)/python -m pytest -n 2
+	DLBF_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not timing"
+	DLBF_SLOW=1 $(BIN)/python -m pytest -m timing
 
 lint: $(VENV)/.built build/types ## linters, types, stubs
 	$(BIN)/ruff check .

@@ -67,12 +67,14 @@ DELETABLE = sorted(name for name in SMALL_FILTERS if not name.startswith("bloom"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes minutes, unless it is asked for by marker or by ``DLBF_SLOW=1``."""
-    if "slow" in config.getoption("markexpr") or os.environ.get("DLBF_SLOW", "0") not in ("", "0"):
+    """Leave out what takes minutes or compares times, unless ``-m`` names one of the two or ``DLBF_SLOW=1`` is set."""
+    chosen = config.getoption("markexpr")
+    if "slow" in chosen or "timing" in chosen or os.environ.get("DLBF_SLOW", "0") not in ("", "0"):
         return
     for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes; run with -m slow or DLBF_SLOW=1"))
+        for marker, reason in (("slow", "takes minutes"), ("timing", "compares times")):
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=f"{reason}; run with -m {marker} or DLBF_SLOW=1"))
 
 
 @pytest.fixture(params=sorted(SMALL_FILTERS))

@@ -81,6 +81,7 @@ def per_key_ns(lf, keys):
     return (time.perf_counter_ns() - start) / len(keys)
 
 
+@pytest.mark.timing
 def test_keyed_sandwich_has_bodegas_bound_at_equal_memory_and_rejects_faster(split, model):
     bodega, sandwich = (fit(split, model, design) for design in ("bodega", "slbf"))
     assert sandwich.bits_per_key == pytest.approx(bodega.bits_per_key, rel=0.01)
@@ -97,6 +98,7 @@ def test_keyed_sandwich_has_bodegas_bound_at_equal_memory_and_rejects_faster(spl
     assert best[1] < best[0]
 
 
+@pytest.mark.timing
 def test_defence_of_the_store_costs_at_most_a_third(split, model):
     rows = {row["what"]: row for row in bench.costs(bench.smaller(split, 100_000), model, rounds=40)}
     for row in rows.values():

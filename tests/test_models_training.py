@@ -377,6 +377,7 @@ def test_scores_are_pinned_in_every_build(switches, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_score_is_far_faster_than_one_row_of_the_estimator(trained):
     model = trained["ngram"]
     row = model.features.transform(KEYS[:1])
