@@ -112,7 +112,7 @@ def start_server(folder, cluster=False):
         if cluster:
             arguments += ["--cluster-enabled", "yes", "--cluster-config-file", f"nodes-{port}.conf"]
         process = subprocess.Popen([binary, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < end:
             with redis.Redis(host="127.0.0.1", port=port) as client, contextlib.suppress(redis.exceptions.RedisError):
                 client.ping()

@@ -22,7 +22,7 @@ needs_systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="
 
 
 def run(*arguments, **more):
-    return subprocess.run([str(each) for each in arguments], capture_output=True, text=True, timeout=120, **more)
+    return subprocess.run([str(each) for each in arguments], capture_output=True, text=True, timeout=300, **more)
 
 
 @pytest.fixture

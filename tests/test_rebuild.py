@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,7 +126,7 @@ def test_learned_filter_is_followed_by_every_process(path):
                 # The same operations on the same bytes give the same bytes, wherever they are applied.
                 assert found == store._replica.filter.to_bytes()
         here.send(None)
-        process.join(20)
+        process.join(60)
         check(store, list(store))
 
 
@@ -442,7 +441,7 @@ def test_reader_processes_contribute_and_readonly_ones_do_not(path):
     for readonly, name in ((False, b"writer"), (True, b"readonly")):
         process = context.Process(target=reader, args=(readonly, name))
         process.start()
-        process.join(30)
+        process.join(60)
         assert process.exitcode == 0
     with open_store(path) as store:
         with store._reading() as txn:
@@ -470,7 +469,7 @@ def test_many_misses_are_written_aside_not_by_the_reader(path, monkeypatch):
         store._report = report
         for i in range(40_000):
             store.get(b"%d" % i)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while store.stats().misses < 100 and time.monotonic() < end:
             time.sleep(0.01)
         # How often the thread comes to write decides how much of the sample it must thin.
@@ -638,17 +637,18 @@ def test_two_rebuilds_at_once_leave_one_whole_filter(path):
         check(store, KEYS)
 
 
-def churn(path, seconds_after, command):
-    """A writer at 2,000 operations per second and two readers while ``command`` runs; nothing may be missed."""
+def churn(path, command):
+    """A writer at 2,000 operations per second and two readers while ``command`` runs, and until 500 operations and 100
+    rounds of each reader are done; nothing may be missed."""
     stop, ready = context.Event(), context.Event()
     longest, operations = context.Value("d", 0.0), context.Value("q", 0)
     alive, gone = context.Value("q", 0), context.Value("q", 0)
+    rounds = context.Array("q", 2)
     batch = 20
 
     def writer():
         n = removed = 0
         with open_store(path) as store:
-            start = time.monotonic()
             while not stop.is_set():
                 before = time.monotonic()
                 with store.write() as txn:
@@ -665,7 +665,7 @@ def churn(path, seconds_after, command):
                 ready.set()
                 # 2,000 per second; late is late, no catching up in a burst.
                 time.sleep(max(0.0, batch / 2000 - (time.monotonic() - before)))
-        os._exit(0 if time.monotonic() > start else 1)
+        os._exit(0)
 
     def reader(number):
         rng = random.Random(number)
@@ -679,15 +679,17 @@ def churn(path, seconds_after, command):
                     if value is None and not (key.startswith(b"made") and int(key.split(b"/")[1]) < gone.value):
                         os._exit(3)
                 assert store.get(b"absent %d" % rng.randrange(10**9)) is None
+                rounds[number] += 1
         os._exit(0)
 
     processes = [context.Process(target=writer), *(context.Process(target=reader, args=(n,)) for n in range(2))]
     for process in processes:
         process.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(60)
         command()
-        time.sleep(seconds_after)
+        while (operations.value < 500 or min(rounds) < 100) and all(process.is_alive() for process in processes):
+            time.sleep(0.01)
     finally:
         stop.set()
         for process in processes:
@@ -700,17 +702,10 @@ def churn(path, seconds_after, command):
 def test_rebuild_beside_a_writer_and_readers_misses_nothing(path):
     with open_store(path) as store:
         fill(store)
-    began, switches, written = [], [], []
+    reached, written = [], []
 
     def command():
-        def hook(name):
-            if name == "switch-began":
-                began.append(time.monotonic())
-            elif name == "switch-done":
-                # The last beginning: one for which the map or the filter was too small gave the lock away again.
-                switches.append(time.monotonic() - began[-1])
-
-        steps.set_hook(hook)
+        steps.set_hook(reached.append)
         try:
             with open_store(path) as store:
                 begin = store._begin_locked
@@ -721,14 +716,12 @@ def test_rebuild_beside_a_writer_and_readers_misses_nothing(path):
         finally:
             steps.set_hook(None)
 
-    longest, operations = churn(path, 0.5, command)
-    assert operations > 500
+    churn(path, command)
     # A rebuild has the writers' lock from the beginning of the switch to its end, and for a moment to write what was
-    # sampled of the misses.
-    assert len(switches) == 4
-    assert len(began) <= len(written) <= len(began) + len(switches)
-    # Besides that the writer waits for a machine that may be busy with others.
-    assert longest < max(switches) + 3, (longest, switches)
+    # sampled of the misses.  A switch begins again where the map or the filter was too small.
+    n_began, n_switches = reached.count("switch-began"), reached.count("switch-done")
+    assert n_switches == 4
+    assert n_began <= len(written) <= n_began + n_switches
     with open_store(path) as store:
         assert store.stats().design == "auto"
         check(store, list(store))
@@ -754,6 +747,7 @@ def test_keys_of_one_region_that_come_between_build_and_switch_find_room(path):
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_rebuild_of_many_keys_blocks_the_writer_for_one_switch(path, capsys):
     """300,000 keys: reading them takes long enough that a writer who had to wait for it would show."""
     many = list(listed_urls(300_000, seed=90))
@@ -778,8 +772,8 @@ def test_rebuild_of_many_keys_blocks_the_writer_for_one_switch(path, capsys):
             steps.set_hook(None)
 
     reports = []
-    before, _ = churn(path, 0.0, lambda: time.sleep(5.0))
-    longest, operations = churn(path, 0.5, command)
+    before, _ = churn(path, lambda: time.sleep(5.0))
+    longest, operations = churn(path, command)
     with capsys.disabled():
         print(f"\nwriter's longest wait {longest * 1e3:.0f} ms ({before * 1e3:.0f} ms without a rebuild), ", end="")
         print(f"switch {max(spans) * 1e3:.0f} ms, {operations} operations in {reports[0].seconds:.1f} s")
@@ -789,8 +783,11 @@ def test_rebuild_of_many_keys_blocks_the_writer_for_one_switch(path, capsys):
         check(store, list(store))
 
 
-def kill_rebuilds(path, n_kills):
-    """SIGKILL ``dlbf rebuild`` at random moments, most of them before its end; the store must be whole each time."""
+def kill_rebuilds(path, n_kills, n_switches):
+    """SIGKILL ``dlbf rebuild`` at random moments, most of them before its end; the store must be whole each time.
+
+    At least ``n_kills`` times, and until some of them, ``n_switches``, have got as far as the switch.
+    """
     with open_store(path) as store:
         fill(store)
 
@@ -818,8 +815,10 @@ def kill_rebuilds(path, n_kills):
         learn(store)
     usual = time.perf_counter() - began
     generations_seen = set()
-    for i in range(n_kills):
-        run(rng.random() * 2 * usual)
+    i = 0
+    while i < n_kills or len(generations_seen) <= n_switches:
+        # Later and later, if the machine has become so slow that none gets as far.
+        run(rng.random() * 2 * usual * max(1.0, i / n_kills))
         with open_store(path) as store:
             assert store.state == "filtering"
             generations_seen.add(store.stats().generation)
@@ -829,19 +828,18 @@ def kill_rebuilds(path, n_kills):
             if i % 5 == 0:
                 assert store.verify().ok, store.verify()
             del store[extra]
+        i += 1
     with open_store(path) as store:
         check(store, KEYS)
-    return generations_seen
 
 
 def test_killed_rebuilds_leave_the_old_filter_serving(path):
-    seen = kill_rebuilds(path, 20)
-    assert len(seen) > 1  # some got as far as the switch
+    kill_rebuilds(path, 20, 1)
 
 
 @pytest.mark.slow
 def test_two_hundred_killed_rebuilds_leave_the_old_filter_serving(path):
-    assert len(kill_rebuilds(path, 200)) > 10
+    kill_rebuilds(path, 200, 10)
 
 
 # --- drift
@@ -1089,7 +1087,6 @@ def test_verify_and_info_of_a_filter_file(tmp_path):
     assert run("info", file, "--check")[0] == 3
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_ctrl_c_is_clean(path, tmp_path):
     """The real command, really interrupted: exit code 130, one line, and nothing has changed."""
     negatives = tmp_path / "absent.txt"
@@ -1097,23 +1094,25 @@ def test_ctrl_c_is_clean(path, tmp_path):
     with open_store(path) as store:
         fill(store)
         last = store.stats().last_txn
-    command = [sys.executable, "-m", "dlbf", "rebuild", str(path), "--negatives", str(negatives)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 60
-    while "data.mdb" not in Path(f"/proc/{process.pid}/maps").read_text() and time.monotonic() < end:
-        time.sleep(0.05)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    # Python ends itself by the signal if that came while an exec() ran, as in imports; to a shell both are 130.
-    if process.returncode in (130, -signal.SIGINT):
-        assert "Traceback" not in errors
-        assert "nothing was changed" in errors
-        with open_store(path) as store:
-            assert store.stats().last_txn <= last + 1  # opening may write
-    else:
-        assert process.returncode == 0  # it was that quick
+    program = """
+import os, signal
+from dlbf.cli import main, rebuild
+phases = []
+def shower(bar):
+    def show(phase, done, total):
+        phases.append(phase)
+        if len(set(phases)) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+    return show
+rebuild._shower = shower
+main()
+"""
+    command = [sys.executable, "-c", program, "rebuild", str(path), "--negatives", str(negatives)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode == 130
+    assert process.stderr == "interrupted: nothing was changed, the old filter goes on serving\n"
     with open_store(path) as store:
+        assert store.stats().last_txn <= last + 1  # opening may write
         check(store, KEYS)
 
 

@@ -395,6 +395,7 @@ def test_get_many_with_a_filter_changing_underneath_misses_nothing(path):
         present = [b"present %d" % i for i in range(5000)]
         bulk(store, present)
         stop = threading.Event()
+        rounds = {"change": 0, "single": 0, "batch": 0}
         failures = []
 
         def change():
@@ -405,17 +406,21 @@ def test_get_many_with_a_filter_changing_underneath_misses_nothing(path):
                         txn.delete(key)
                     for key in present[:2000]:
                         txn.put(key, b"v")
+                rounds["change"] += 1
 
-        def read(single):
+        def read(name):
             while not stop.is_set():
-                found = [store.get(key) for key in present[:500]] if single else store.get_many(present)
+                found = [store.get(key) for key in present[:500]] if name == "single" else store.get_many(present)
+                rounds[name] += 1
                 if None in found:
-                    failures.append(single)
+                    failures.append(name)
 
-        threads = [threading.Thread(target=change), *(threading.Thread(target=read, args=(s,)) for s in (True, False))]
+        threads = [threading.Thread(target=change)]
+        threads += [threading.Thread(target=read, args=(name,)) for name in ("single", "batch")]
         for thread in threads:
             thread.start()
-        stop.wait(3)
+        while min(rounds.values()) < 100 and all(thread.is_alive() for thread in threads):
+            time.sleep(0.01)
         stop.set()
         for thread in threads:
             thread.join()
@@ -926,7 +931,7 @@ def test_large_filter_is_loaded_aside_while_the_data_answer(path, monkeypatch):
     load = replica.Replica._load
 
     def slowly(self, txn, now):
-        assert go.wait(30)
+        assert go.wait(60)
         load(self, txn, now)
 
     monkeypatch.setattr(replica.Replica, "_load", slowly)
@@ -971,7 +976,7 @@ def test_store_is_used_otherwise_while_its_filter_is_loaded(path, monkeypatch, h
             if how == "damage":
                 assert store.stats().state == "pass-through"
     for thread in [thread for thread in threading.enumerate() if thread.name == "dlbf-loader"]:
-        thread.join(10)  # one that is just ending
+        thread.join(60)  # one that is just ending
         assert not thread.is_alive()
 
 

@@ -90,18 +90,18 @@ def test_quick_change_that_waits_for_the_filter_is_not_applied_twice(store):
     def hold():
         reader = FilterReader(store._replica.filter)
         held.set()
-        free.wait(30)
+        free.wait(60)
         reader.close()
 
     threads = [start(hold)]
-    assert held.wait(30)
+    assert held.wait(60)
     threads.append(start(store.delete, store.twins[0]))
     time.sleep(0.2)
     threads.append(start(store.get, b"whatever"))
     time.sleep(0.2)
     free.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert store.twins[0] not in store
 
@@ -111,7 +111,7 @@ def test_commit_without_operations_does_not_set_the_filter_back(store):
         if name == "commit-done":
             steps.set_hook(None)
             elsewhere(store.path, f"assert store.delete({store.twins[0]!r})")
-            start(store.get, b"whatever").join(30)
+            start(store.get, b"whatever").join(60)
 
     steps.set_hook(hook)
     try:
@@ -161,7 +161,7 @@ def test_signal_handler_of_a_thread_that_waits_for_the_replica_may_take_it_or_gi
         ready.set()
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert handled.wait(30)
+        assert handled.wait(60)
         time.sleep(0.1)  # the handler is waiting behind the one it has interrupted
         log.append("given back")
         lock.release()
@@ -307,11 +307,11 @@ def test_read_transaction_of_the_past_is_not_kept_for_the_next_read(path):
 
             store._attach_reader(wrapped, store._dbs.data, BEGIN_ERRORS, PLAIN_KEY_BYTES)
 
-        attach(lambda: (taken.set(), go.wait(30)))
+        attach(lambda: (taken.set(), go.wait(60)))
         first = start(store.get, b"old")
-        assert taken.wait(30)
+        assert taken.wait(60)
         store[b"new"] = b"2"
-        attach(lambda: (go.set(), first.join(30)))
+        attach(lambda: (go.set(), first.join(60)))
         assert store.get(b"new") == b"2"
         attach(lambda: None)
         assert store.get(b"new") == b"2"
@@ -380,11 +380,11 @@ def test_reader_and_writer_that_both_follow_a_grown_map_do_not_wait_for_each_oth
 
         store._adopt_map = slowly
         reader = start(store.get, b"absent")
-        assert ready.wait(30)
+        assert ready.wait(60)
         store._resize = resized
         writer = start(store.put, b"new", b"1")
         for thread in (reader, writer):
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
         assert store.get(b"new") == b"1"
 
@@ -462,11 +462,12 @@ def test_readers_batches_and_single_changes_side_by_side(path):
         stop = threading.Event()
         errors = []
 
-        def guarded(function):
+        def guarded(number):
             def run():
                 try:
                     while not stop.is_set():
-                        function()
+                        functions[number]()
+                        rounds[number] += 1
                 except BaseException as error:
                     errors.append(error)
 
@@ -487,8 +488,11 @@ def test_readers_batches_and_single_changes_side_by_side(path):
                 assert store.delete(b"new %d" % i)
                 assert store.get(b"new %d" % i) is None
 
-        threads = [start(guarded(function)) for function in (one_by_one, one_by_one, together, change)]
-        time.sleep(3)
+        functions = [one_by_one, one_by_one, together, change]
+        rounds = [0] * len(functions)
+        threads = [start(guarded(number)) for number in range(len(functions))]
+        while min(rounds) < 120 and not errors:
+            time.sleep(0.01)
         stop.set()
         for thread in threads:
             thread.join(60)
@@ -591,7 +595,7 @@ def close_under(store, use, seconds):
     time.sleep(seconds)
     store.close()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert [kind for kind, _ in errors] == [StoreError] * 2, errors
     assert all("closed" in text for _, text in errors)
@@ -695,7 +699,7 @@ def check_that_nothing_is_held(store):
     assert store._lock.acquire(False)
     store._lock.release()
     thread = start(len, store)
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -733,8 +737,7 @@ def test_timeouts_by_signal_give_back_every_lock_and_count(path):
     store = open_store(path)
     try:
         store.update((b"key %d" % i, b"v") for i in range(300))
-        end = time.monotonic() + 3
-        while time.monotonic() < end:
+        while n_interrupted < 2000:
             operation = OPERATIONS[chance.choice(["transaction", "put", "snapshot", "get", "get_many"])]
             try:
                 armed = True
@@ -752,7 +755,6 @@ def test_timeouts_by_signal_give_back_every_lock_and_count(path):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         store._close()  # close() would wait for a lock that was not given back
-    assert n_interrupted > 50
 
 
 @pytest.mark.parametrize("where", ["backup", "map"])
@@ -780,7 +782,7 @@ def test_signal_handler_that_writes_where_the_write_lock_is_held_gets_an_error_n
         store._copy = lambda *arguments: (copy(*arguments), handler())
         store._env = Environment()
         thread = start(*{"backup": (store.backup, tmp_path / "copy"), "map": (store._adopt_map,)}[where])
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
         assert "in the middle of a backup" in refused[0]
         store._env = env
@@ -806,7 +808,7 @@ def during_resize(store, function):
 
     store._env = Environment()
     thread = start(store._adopt_map)
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     store._env = env
     return raised
@@ -834,9 +836,9 @@ def test_thread_that_iterates_may_read_while_another_waits_to_move_the_map(path)
                 seen.append((key, store[key], store.get_many([key]), len(store)))
 
         threads = []
-        start(iterate).join(10)
+        start(iterate).join(60)
         assert seen == [(b"%d" % i, b"v", [b"v"], 3) for i in range(3)]
-        threads[0].join(10)
+        threads[0].join(60)
         assert not threads[0].is_alive()
         check_that_nothing_is_held(store)
 
@@ -863,13 +865,13 @@ def test_transaction_collected_in_another_thread_is_ended_by_its_own(path):
         def own():
             abandon(store)
             begun.set()
-            collected.wait(30)
+            collected.wait(60)
             write(b"own")
 
         gc.disable()
         try:
             owner = start(own)
-            assert begun.wait(30)
+            assert begun.wait(60)
             waiting = start(write, b"waiting")
             time.sleep(0.1)
             gc.collect()
@@ -877,12 +879,12 @@ def test_transaction_collected_in_another_thread_is_ended_by_its_own(path):
             gc.enable()
         other = start(write, b"other")
         for thread in (waiting, other):
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
         assert len(errors) == 2
         assert all("collected in another thread" in error for error in errors)
         collected.set()
-        owner.join(10)
+        owner.join(60)
         assert not owner.is_alive()
         store[b"later"] = b"1"
         assert dict(store) == {b"own": b"1", b"later": b"1"}
@@ -897,7 +899,7 @@ def test_transaction_of_a_thread_that_has_ended_is_ended_by_any(path):
         finally:
             gc.enable()
         thread = start(store.put, b"later", b"1")
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
         store[b"last"] = b"1"
         assert dict(store) == {b"later": b"1", b"last": b"1"}
@@ -1057,6 +1059,6 @@ Store._begin_locked = begin
 store.update({b"a": b"1"})
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "store"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program, tmp_path / "store"], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stderr) == (7, "")

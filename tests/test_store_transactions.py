@@ -219,7 +219,7 @@ def test_close_ends_a_transaction_that_a_thread_has_left_open(store):
     gc.collect()
     closing = threading.Thread(target=store.close, daemon=True)
     closing.start()
-    closing.join(10)
+    closing.join(60)
     assert not closing.is_alive()
 
 
@@ -234,7 +234,7 @@ def test_close_does_not_wait_for_ever_for_a_transaction_of_another_thread(store,
             walk = txn.items()
             seen.append(next(walk))
             begun.set()
-            go.wait(30)
+            go.wait(60)
             seen.append(next(walk))
             txn.put(b"c", b"3")
 
@@ -245,14 +245,14 @@ def test_close_does_not_wait_for_ever_for_a_transaction_of_another_thread(store,
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     closing = threading.Thread(target=close, daemon=True)
     closing.start()
-    closing.join(10)
+    closing.join(60)
     assert not closing.is_alive()
     assert len(seen) == 2
     go.set()
-    writer.join(10)
+    writer.join(60)
     assert not writer.is_alive()
     assert dict(store) == {b"a": b"1", b"b": b"2", b"c": b"3"}
     store[b"d"] = b"4"
@@ -278,9 +278,9 @@ def test_close_lets_a_transaction_of_another_thread_end(tmp_path):
     store = Store(tmp_path / "store", sync="none")
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
-    assert begun.wait(30)
+    assert begun.wait(60)
     store.close()
-    writer.join(10)
+    writer.join(60)
     assert not errors
     with Store(tmp_path / "store") as store:
         assert len(store) == 50
@@ -299,7 +299,7 @@ def test_threads_that_close_a_store_at_once_all_succeed(store):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert closed == ["closed"] * 3
 
 
@@ -418,7 +418,7 @@ def test_threads_that_read_do_not_keep_a_transaction_from_being_given_up(store, 
     for thread in (*readers, writer):
         thread.start()
     try:
-        assert done.wait(20)
+        assert done.wait(60)
     finally:
         stop.set()
         for thread in (*readers, writer):
