@@ -20,10 +20,10 @@ from dlbf.storage.room import Room
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("dev", max_examples=25, stateful_step_count=30, deadline=None)
-settings.register_profile(
-    "ci", max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+# No limit on how long an example takes: that of a busy machine is not the code's.
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", PATIENT, max_examples=25, stateful_step_count=30)
+settings.register_profile("ci", PATIENT, max_examples=300, stateful_step_count=60)
 settings.load_profile(os.environ.get("DLBF_HYPOTHESIS", "dev"))
 
 SECRET = bytes(range(16))

@@ -18,7 +18,7 @@ from dlbf.storage import Store
 def test_demo_does_the_whole_job_and_keeps_the_store(tmp_path):
     arguments = ["demo", "--keys", "20000", "--seed", "1", "--json", "--keep", tmp_path / "store"]
     done = subprocess.run(
-        [sys.executable, "-m", "dlbf", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", "dlbf", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)

@@ -95,10 +95,12 @@ def test_quick_change_that_waits_for_the_filter_is_not_applied_twice(store):
 
     threads = [start(hold)]
     assert held.wait(60)
+    last = store._env.info()["last_txnid"]
     threads.append(start(store.delete, store.twins[0]))
-    time.sleep(0.2)
+    while store._env.info()["last_txnid"] == last:  # it is committed, and then waits
+        time.sleep(0.01)
     threads.append(start(store.get, b"whatever"))
-    time.sleep(0.2)
+    time.sleep(0.2)  # so that it comes before; it may come later as well
     free.set()
     for thread in threads:
         thread.join(60)
