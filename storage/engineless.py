@@ -38,7 +38,7 @@ class NoEngine(Adapter):
 
 
 class EnginelessGuard(Guard):
-    """A guard that is opened to be looked at: :meth:`stats` and :meth:`drift` tell what the filter knows.
+    """A guard that is opened to be looked at: ``stats`` and ``drift`` tell what the filter knows.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class EnginelessGuard(Guard):
         """Whose filter it is cannot be checked here."""
 
     def facts(self) -> dict[str, Any]:
-        """What there is to tell beside :meth:`stats`, as plain data."""
+        """What there is to tell beside ``stats``, as plain data."""
         assert self._lock_file is not None
         note = self._lock_file.note
         writer = "nothing under way"

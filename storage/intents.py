@@ -21,7 +21,7 @@ Integers are little-endian.  Nothing waits for the disk here, but for the boot m
 costs an entry of the filter that belongs to no key until the next rebuild, nothing more.
 
 Bytes far behind the end are locked (``fcntl``): the writer's, exclusively (and the one before it, by who waits: see
-:mod:`dlbf.kernels.filelock`), and the users', shared by every process that has the guard open.
+``dlbf.kernels.filelock``), and the users', shared by every process that has the guard open.
 """
 
 import fcntl

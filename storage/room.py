@@ -11,7 +11,7 @@ on a full disk the system ends the process.  Hence
 - room is reserved on the disk before the map covers it, and only where a file system keeps that promise.
 
 Processes that write with system calls take turns.  LMDB's own lock is one that nobody can stop waiting for, so they
-take another one first: a byte far behind the end of the data file, see :mod:`dlbf.kernels.filelock`.
+take another one first: a byte far behind the end of the data file, see ``dlbf.kernels.filelock``.
 """
 
 import contextlib

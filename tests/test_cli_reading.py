@@ -21,7 +21,7 @@ from dlbf.storage import Store
 def folder(tmp_path):
     (tmp_path / "short.csv").write_text("id,url\n1,a.example\n\n2\n")
     (tmp_path / "empty.csv").write_text("")
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a\nb\n")[:-6])
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a\nb\n", mtime=0)[:-6])
     (tmp_path / "text.parquet").write_text("no Parquet at all")
     return tmp_path
 
@@ -85,7 +85,7 @@ TWO_COLUMNS = table([b"id", b"key"], *([b"%d" % n, url] for n, url in enumerate(
     ("name", "content", "column", "told"),
     [
         ("a.csv", ONE_COLUMN, None, "only column, 'url'"),
-        ("a.csv.gz", gzip.compress(ONE_COLUMN), None, "only column, 'url'"),
+        ("a.csv.gz", gzip.compress(ONE_COLUMN, mtime=0), None, "only column, 'url'"),
         ("a.csv.xz", lzma.compress(ONE_COLUMN), None, "only column, 'url'"),
         ("a.csv", b"\xef\xbb\xbf" + ONE_COLUMN, None, "only column, 'url'"),
         ("a.csv", b"\n\r\n" + ONE_COLUMN + b"\n\n", None, "only column, 'url'"),
@@ -100,7 +100,7 @@ TWO_COLUMNS = table([b"id", b"key"], *([b"%d" % n, url] for n, url in enumerate(
         ("a.tsv", table([b"u", b"n"], *([url, b"1"] for url in URLS), delimiter="\t"), "u", ""),
         ("a.txt", table([b"u", b"n"], *([url, b"1"] for url in URLS)), "u", ""),
         ("a.tsv", b"".join(b"%b\tv\n" % url for url in URLS), None, "keys from the first column"),
-        ("a.tsv.gz", gzip.compress(b"\n".join(URLS)), None, "keys from the first column"),
+        ("a.tsv.gz", gzip.compress(b"\n".join(URLS), mtime=0), None, "keys from the first column"),
         ("a.txt", b"\n".join(URLS), None, ""),
         ("a.unknown", b"\r\n".join(URLS), None, ""),
         ("a", b"\n".join(URLS), None, ""),
@@ -138,7 +138,7 @@ def test_json_lines_have_keys_in_a_field(tmp_path):
         ("a.data", b"url,count\na.example/,1\nb.example/,2\n", "columns url, count; .*--column, or .*--format keys"),
         ("a.data", b"url\tcount\na.example/\t1\nb.example/\t2\n", "columns url, count; .*--column, or .*--format keys"),
         ("a", b'{"key": "a"}\n{"key": "b"}\n', "--format jsonl"),
-        ("a", gzip.compress(b"a\n"), "gzip; name it .gz"),
+        ("a", gzip.compress(b"a\n", mtime=0), "gzip; name it .gz"),
         ("a", b"PAR1....", "Parquet; name it .parquet"),
     ],
 )  # fmt: skip

@@ -229,7 +229,7 @@ def is_bare(parts: Sequence[Part], model_bytes: int) -> bool:
 
 
 def composite_bytes(parts: Sequence[Part], model_bytes: int) -> int:
-    """Bytes of what :func:`lay_out` makes, without its explanatory text."""
+    """Bytes of what ``lay_out`` makes, without its explanatory text."""
     return parts[0].nbytes if is_bare(parts, model_bytes) else directed_bytes(parts, model_bytes)
 
 

@@ -28,7 +28,7 @@ class RedisEngine(Adapter):
     Notes
     -----
     The first guard that opens notes its directory on the server, in the hash ``dlbf:guards``; guards of other
-    directories are refused from then on.  See :meth:`release`.
+    directories are refused from then on.  See ``release``.
     """
 
     repeats = True
