@@ -435,7 +435,7 @@ class Named(MappingEngine):
 
 def test_info_of_a_guard_tells_what_is_known_without_its_engine(tmp_path):
     path = tmp_path / "guarded"
-    with Guard(Named({b"%d" % i: b"1" for i in range(1000)}), path) as guard:
+    with Guard(Named({b"%d" % i: b"1" for i in range(2000)}), path) as guard:
         guard[b"more"] = b"1"
         stats = guard.stats()
         # Beside the program that has it open.
@@ -448,7 +448,7 @@ def test_info_of_a_guard_tells_what_is_known_without_its_engine(tmp_path):
             assert each["stats"][name] == getattr(stats, name), name
     said = run("info", "--check", path, code=0).stdout
     rows = {line[:12].strip(): line[12:] for line in said.splitlines()}
-    assert rows["guard"].startswith(f"{path}: 1,001 keys known to its filter")
+    assert rows["guard"].startswith(f"{path}: 2,001 keys known to its filter")
     assert rows["engine"] == "Named number 7 (not opened; the data is there)"
     assert (rows["state"], rows["writer"], rows["rebuild"]) == ("filtering", "nothing under way", "not due")
     assert rows["to open it"].startswith(f'g = Guard(engine, "{path}")')

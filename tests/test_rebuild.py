@@ -1045,7 +1045,7 @@ def test_commands_rebuild_info_and_verify(path, tmp_path):
     code, out = run("verify", path, "--json")
     assert (code, json.loads(out)["missing"]) == (0, 0)
     code, out = run("rebuild", path, "--design", "lbf-3cbf", "--negatives", negatives)
-    assert code == 1
+    assert code == 2
     assert "allow_false_negatives" in out
     code, out = run("rebuild", tmp_path / "nowhere")
     assert code == 2
@@ -1120,7 +1120,7 @@ def test_secret_kept_elsewhere_is_asked_for(path, tmp_path):
     with open_store(path, secret=SECRET) as store:
         fill(store)
     code, out = run("rebuild", path)
-    assert code == 1
+    assert code == 2
     assert "secret=" in out
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)
