@@ -13,7 +13,7 @@ from dlbf import format
 from dlbf.errors import FormatError, StoreError, VersionError
 from dlbf.filters.files import CLASSES
 from dlbf.filters.tables import CuckooFilter
-from dlbf.theory.rates import cuckoo_fpr
+from dlbf.geometry import cuckoo_fpr
 
 __all__ = [
     "GenerationFilter",

@@ -8,7 +8,7 @@ import pytest
 from conftest import SECRET, url_keys
 
 import dlbf
-from dlbf.theory import rates
+from dlbf import geometry
 
 FPRS = (0.05, 0.01, 0.001)
 CLASSES = {
@@ -96,7 +96,7 @@ def test_fpr_small_filters_equal_the_exact_formula():
         f = dlbf.BloomFilter(bits=240, hashes=5)
         f.update([b"%d:%d" % (i, j) for j in range(22)])
         hits += int(f.contains_many([b"%d?%d" % (i, j) for j in range(250)]).sum())
-    assert hits / 1e6 == pytest.approx(rates.cell_fpr(22, 240, 5), abs=Z * 0.0002)
+    assert hits / 1e6 == pytest.approx(geometry.cell_fpr(22, 240, 5), abs=Z * 0.0002)
 
 
 @pytest.mark.parametrize("n", [100_000, 1_000_000])

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import dlbf
 from dlbf import format
+from dlbf.geometry import cell_fpr, cell_geometry, succinct_bytes, succinct_geometry, succinct_slots
 from dlbf.kernels.hashing import hash64
-from dlbf.theory.rates import cell_fpr, cell_geometry, succinct_bytes, succinct_geometry, succinct_slots
 
 GROUP = 64
 MAX_COUNT = 255

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dlbf import theory
+from dlbf.geometry import cell_fpr, cuckoo_bucket_bits, cuckoo_geometry, dleft_geometry
 from dlbf.theory.costs import base_cost, base_costs
-from dlbf.theory.rates import cell_fpr, cuckoo_bucket_bits, cuckoo_geometry, dleft_geometry
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_nonsense_input_is_a_value_error_that_says_what_was_found(call, words):
 
 
 @pytest.mark.parametrize(
-    "module", ["allocation", "costs", "designs", "formulas", "planner", "rates", "shares", "thresholds", "three_filter"]
+    "module", ["allocation", "costs", "designs", "formulas", "planner", "shares", "thresholds", "three_filter"]
 )
 def test_docstring_examples_are_true(module):
     assert doctest.testmod(importlib.import_module(f"dlbf.theory.{module}")).failed == 0

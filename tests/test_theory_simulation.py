@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import dlbf
+from dlbf.geometry import succinct_geometry
 from dlbf.theory import DESIGNS, plan
 from dlbf.theory.costs import EXACT_SET_BITS
-from dlbf.theory.rates import succinct_geometry
 
 N_KEYS = 20_000
 N_QUERIES = 100_000

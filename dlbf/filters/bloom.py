@@ -5,8 +5,8 @@ from typing import Any, Self
 
 from dlbf import format
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, NotDeletable, aligned_zeros, check_count, check_target
+from dlbf.geometry import CellGeometry, cell_fpr, cell_geometry
 from dlbf.kernels.cells import CellsCore
-from dlbf.theory.rates import CellGeometry, cell_fpr, cell_geometry
 
 __all__ = ["BloomFilter", "CountingBloomFilter"]
 

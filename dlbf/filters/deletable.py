@@ -6,8 +6,8 @@ from typing import Any
 from dlbf import format
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, check_count, check_target
 from dlbf.filters.bloom import MAX_HASHES
+from dlbf.geometry import cell_fpr, cell_geometry
 from dlbf.kernels.deletable import DeletableCore
-from dlbf.theory.rates import cell_fpr, cell_geometry
 
 __all__ = ["DeletableBloomFilter"]
 

@@ -6,8 +6,8 @@ from dlbf import format
 from dlbf.errors import ChecksumError, FormatError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, check_count, check_target
 from dlbf.filters.bloom import MAX_HASHES, CountingCells
+from dlbf.geometry import SuccinctGeometry, succinct_bytes, succinct_geometry, succinct_slots
 from dlbf.kernels.succinct import SuccinctCore
-from dlbf.theory.rates import SuccinctGeometry, succinct_bytes, succinct_geometry, succinct_slots
 
 __all__ = ["SuccinctCountingFilter"]
 

@@ -5,9 +5,7 @@ from typing import Any
 from dlbf import format
 from dlbf.errors import ChecksumError, FilterFullError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, check_count, check_target
-from dlbf.kernels.cuckoo import CuckooCore
-from dlbf.kernels.dleft import DLeftCore
-from dlbf.theory.rates import (
+from dlbf.geometry import (
     BUCKET_SLOTS,
     DLEFT_CELLS,
     DLEFT_TABLES,
@@ -22,6 +20,8 @@ from dlbf.theory.rates import (
     dleft_fpr,
     dleft_geometry,
 )
+from dlbf.kernels.cuckoo import CuckooCore
+from dlbf.kernels.dleft import DLeftCore
 
 __all__ = ["CuckooFilter", "DLeftFilter"]
 

@@ -5,7 +5,7 @@ counter is never decremented, so it cannot forget.  Everything else is the same 
 
 Positions of a key: x_0 = h, x_(i+1) = A x_i + C modulo 2^64; probe i is cell floor(x_i * m / 2^64).  In
 a blocked array h picks the block and x_1, x_2, ... the cells in it.  Positions are independent enough for the exact
-formulas of ``dlbf.theory.rates`` to hold down to 240 cells (tested).
+formulas of ``dlbf.geometry`` to hold down to 240 cells (tested).
 """
 
 from dlbf.kernels.core cimport FilterCore

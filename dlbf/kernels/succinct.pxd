@@ -25,7 +25,7 @@ whatever could be added can be removed.
 A group's two words change one after the other.  A process killed in between leaves counts that belong to other
 cells, and nothing in the table shows it: a file that was not closed must not be trusted, and is refused.
 
-Limits: the sum of a group is about Poisson, 40 to 45 at capacity; ``dlbf.theory.rates`` plans enough slots for
+Limits: the sum of a group is about Poisson, 40 to 45 at capacity; ``dlbf.geometry`` plans enough slots for
 capacity and a tenth more, and a filter well past that is full.  A key added more than some fifty times takes
 a slot in every group it touches.
 """

@@ -14,9 +14,7 @@ from dlbf import format
 from dlbf.filters.base import aligned_zeros
 from dlbf.filters.exact import ExactSet
 from dlbf.filters.kinds import BASE_CLASSES
-from dlbf.models import Model, no_model
-from dlbf.theory import Design, FilterPlan, Plan, get_design
-from dlbf.theory.rates import (
+from dlbf.geometry import (
     CellGeometry,
     DLeftGeometry,
     cell_fpr,
@@ -29,6 +27,8 @@ from dlbf.theory.rates import (
     succinct_geometry,
     succinct_slots,
 )
+from dlbf.models import Model, no_model
+from dlbf.theory import Design, FilterPlan, Plan, get_design
 
 __all__ = [
     "OWN_PARAMS",

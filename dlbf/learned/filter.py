@@ -14,6 +14,7 @@ from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_co
 from dlbf.filters.exact import ENTRY_BYTES, ExactSet
 from dlbf.filters.kinds import BASE_CLASSES
 from dlbf.filters.tables import WORD_BITS
+from dlbf.geometry import cuckoo_bucket_bits
 from dlbf.kernels.composite import CompositeCore
 from dlbf.learned.assembly import (
     AT_MODEL_PARAMS,
@@ -37,7 +38,6 @@ from dlbf.learned.evaluation import Evaluation, evaluate
 from dlbf.learned.explanation import Explanation
 from dlbf.models import Model
 from dlbf.theory import get_design
-from dlbf.theory.rates import cuckoo_bucket_bits
 
 __all__ = ["LearnedFilter"]
 

@@ -1,39 +1,34 @@
 """Theory: what every design costs and delivers, known before anything is built.
 
-Needs numpy only; nothing here imports a compiled kernel, scipy or matplotlib.  Names are loaded on first use, because
-the filters need ``dlbf.theory.rates`` at import and nothing else of this.
+Needs numpy only: nothing here imports scipy or matplotlib.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dlbf.theory.allocation import Allocation, allocate, sandwich, smallest_budget
-    from dlbf.theory.costs import ALL, Cost, base_cost, base_costs, cell_cost, fingerprint_cost
-    from dlbf.theory.designs import DESIGNS, MANY, Design, get_design
-    from dlbf.theory.formulas import (
-        ALPHA,
-        bodega_fpr,
-        counting_deletability,
-        dlbf_deletability,
-        exact_bloom_fpr,
-        hybrid_crossover,
-        hybrid_fpr,
-        lbf_2cbf_split,
-        lbf_3sbf_rates,
-        slbf_2cbf_split,
-    )
-    from dlbf.theory.planner import FilterPlan, Plan, RegionPlan, plan
-    from dlbf.theory.rates import blocked_fpr, cell_fpr, cuckoo_fpr, dleft_fpr
-    from dlbf.theory.shared_array import SharedArray, optimise_shared_array
-    from dlbf.theory.shares import kl_divergence, merge_shares, saved_bits, shares_from_scores
-    from dlbf.theory.three_filter import (
-        ThreeFilters,
-        optimise_three_filters,
-        pareto_front,
-        smallest_three_filters,
-    )
-    from dlbf.theory.thresholds import Thresholds, best_thresholds, cheapest_thresholds
+from dlbf.geometry import blocked_fpr, cell_fpr, cuckoo_fpr, dleft_fpr
+from dlbf.theory.allocation import Allocation, allocate, sandwich, smallest_budget
+from dlbf.theory.costs import ALL, Cost, base_cost, base_costs, cell_cost, fingerprint_cost
+from dlbf.theory.designs import DESIGNS, MANY, Design, get_design
+from dlbf.theory.formulas import (
+    ALPHA,
+    bodega_fpr,
+    counting_deletability,
+    dlbf_deletability,
+    exact_bloom_fpr,
+    hybrid_crossover,
+    hybrid_fpr,
+    lbf_2cbf_split,
+    lbf_3sbf_rates,
+    slbf_2cbf_split,
+)
+from dlbf.theory.planner import FilterPlan, Plan, RegionPlan, plan
+from dlbf.theory.shared_array import SharedArray, optimise_shared_array
+from dlbf.theory.shares import kl_divergence, merge_shares, saved_bits, shares_from_scores
+from dlbf.theory.three_filter import (
+    ThreeFilters,
+    optimise_three_filters,
+    pareto_front,
+    smallest_three_filters,
+)
+from dlbf.theory.thresholds import Thresholds, best_thresholds, cheapest_thresholds
 
 __all__ = [
     "ALL",
@@ -82,84 +77,3 @@ __all__ = [
     "smallest_budget",
     "smallest_three_filters",
 ]
-
-_HOME = {
-    "allocation": (
-        "Allocation",
-        "allocate",
-        "sandwich",
-        "smallest_budget",
-    ),
-    "costs": (
-        "ALL",
-        "Cost",
-        "base_cost",
-        "base_costs",
-        "cell_cost",
-        "fingerprint_cost",
-    ),
-    "designs": (
-        "DESIGNS",
-        "MANY",
-        "Design",
-        "get_design",
-    ),
-    "formulas": (
-        "ALPHA",
-        "bodega_fpr",
-        "counting_deletability",
-        "dlbf_deletability",
-        "exact_bloom_fpr",
-        "hybrid_crossover",
-        "hybrid_fpr",
-        "lbf_2cbf_split",
-        "lbf_3sbf_rates",
-        "slbf_2cbf_split",
-    ),
-    "planner": (
-        "FilterPlan",
-        "Plan",
-        "RegionPlan",
-        "plan",
-    ),
-    "rates": (
-        "blocked_fpr",
-        "cell_fpr",
-        "cuckoo_fpr",
-        "dleft_fpr",
-    ),
-    "shared_array": (
-        "SharedArray",
-        "optimise_shared_array",
-    ),
-    "shares": (
-        "kl_divergence",
-        "merge_shares",
-        "saved_bits",
-        "shares_from_scores",
-    ),
-    "three_filter": (
-        "ThreeFilters",
-        "optimise_three_filters",
-        "pareto_front",
-        "smallest_three_filters",
-    ),
-    "thresholds": (
-        "Thresholds",
-        "best_thresholds",
-        "cheapest_thresholds",
-    ),
-}
-_MODULES = {name: module for module, names in _HOME.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dlbf.theory.rates import CUCKOO_LOAD, CUCKOO_MAX_FPR, DLEFT_COUNTER_BITS, DLEFT_LOAD
+from dlbf.geometry import CUCKOO_LOAD, CUCKOO_MAX_FPR, DLEFT_COUNTER_BITS, DLEFT_LOAD
 
 __all__ = [
     "ALL",
@@ -117,7 +117,7 @@ def fingerprint_cost(base: str, load: float, extra_bits: float, max_fpr: float) 
 
 
 # Both tables come in steps (whole bits, whole prefixes); these lines run through the middle of the steps of
-# `rates.cuckoo_geometry` and `rates.dleft_geometry`.
+# `geometry.cuckoo_geometry` and `geometry.dleft_geometry`.
 # Cuckoo: eight slots compared (3 bits), of which sorting the prefixes of a bucket wins back about 0.9.  Above a rate of
 # a few percent eight slots rarely match at once and the table is cheaper than that line: a second, steeper one.
 _CUCKOO = fingerprint_cost("cuckoo", CUCKOO_LOAD, 2.1, CUCKOO_MAX_FPR)

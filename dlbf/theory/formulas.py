@@ -1,6 +1,6 @@
 """Closed forms from the literature that are about whole designs or about exactness.
 
-Per-filter rates and sizes used by the filters themselves are in ``dlbf.theory.rates``.  Symbols: ``alpha = 2^(-ln
+Per-filter rates and sizes used by the filters themselves are in ``dlbf.geometry``.  Symbols: ``alpha = 2^(-ln
 2)`` (about 0.6185) is the rate of a Bloom filter with one bit per key.
 """
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from dlbf.theory import rates
+from dlbf import geometry
 
 
 def exact_all_hit(n_balls: int, n_cells: int, n_hashes: int) -> Fraction:
@@ -31,28 +31,28 @@ def test_exact_sum_equals_enumeration():
 )
 def test_cell_fpr_equals_exact_rational(n_keys, n_cells, n_hashes):
     exact = float(exact_all_hit(n_keys * n_hashes, n_cells, n_hashes))
-    assert rates.cell_fpr(n_keys, n_cells, n_hashes) == pytest.approx(exact, rel=1e-6, abs=1e-13)
+    assert geometry.cell_fpr(n_keys, n_cells, n_hashes) == pytest.approx(exact, rel=1e-6, abs=1e-13)
 
 
 def test_cell_fpr_is_above_the_textbook_for_small_filters():
     textbook = (1 - (1 - 1 / 216) ** (22 * 5)) ** 5
-    assert rates.cell_fpr(22, 216, 5) > 1.01 * textbook
+    assert geometry.cell_fpr(22, 216, 5) > 1.01 * textbook
 
 
 def test_cell_fpr_many_cells_joins_the_textbook_without_a_step():
     n_cells = 1 << 24
-    exact = rates.cell_fpr(1_750_000, n_cells, 7)
-    textbook = rates.cell_fpr(1_750_000, n_cells + 64, 7)
+    exact = geometry.cell_fpr(1_750_000, n_cells, 7)
+    textbook = geometry.cell_fpr(1_750_000, n_cells + 64, 7)
     assert exact == pytest.approx(textbook, rel=1e-4)
 
 
 def test_cell_fpr_edges():
-    assert rates.cell_fpr(0, 100, 3) == 0
-    assert rates.cell_fpr(10**6, 100, 3) == pytest.approx(1)
-    assert rates.cell_fpr(5, 1, 3) == 1
-    assert 0 <= rates.cell_fpr(1, 10**6, 20) < 1e-10
-    assert 0 <= rates.cell_fpr(1, 100, 64) <= 1
-    assert rates.blocked_fpr(0, 512, 3, 512) == 0
+    assert geometry.cell_fpr(0, 100, 3) == 0
+    assert geometry.cell_fpr(10**6, 100, 3) == pytest.approx(1)
+    assert geometry.cell_fpr(5, 1, 3) == 1
+    assert 0 <= geometry.cell_fpr(1, 10**6, 20) < 1e-10
+    assert 0 <= geometry.cell_fpr(1, 100, 64) <= 1
+    assert geometry.blocked_fpr(0, 512, 3, 512) == 0
 
 
 def test_blocked_fpr_equals_simulation():
@@ -68,8 +68,8 @@ def test_blocked_fpr_equals_simulation():
         for _ in range(400):
             block = rng.randrange(64)
             hits += all((block, rng.randrange(64)) in cells for _ in range(4))
-    assert rates.blocked_fpr(640, 64 * 64, 4, 64) == pytest.approx(hits / 120_000, abs=0.005)
-    assert rates.blocked_fpr(640, 64 * 64, 4, 64) > rates.cell_fpr(640, 64 * 64, 4)
+    assert geometry.blocked_fpr(640, 64 * 64, 4, 64) == pytest.approx(hits / 120_000, abs=0.005)
+    assert geometry.blocked_fpr(640, 64 * 64, 4, 64) > geometry.cell_fpr(640, 64 * 64, 4)
 
 
 FPRS = [0.9, 0.5, 0.3, 0.1, 0.05, 0.03, 0.01, 0.003, 0.001, 1e-4, 1e-6]
@@ -80,10 +80,10 @@ COUNTS = [1, 2, 3, 10, 77, 1000, 54_321, 10**6, 10**9]
 @pytest.mark.parametrize("fpr", FPRS)
 def test_cell_geometry_meets_its_target_and_not_by_much(fpr, block_cells):
     for n_keys in COUNTS if not block_cells else COUNTS[:-1]:
-        n_cells, n_hashes, block = rates.cell_geometry(n_keys, fpr, block_cells)
+        n_cells, n_hashes, block = geometry.cell_geometry(n_keys, fpr, block_cells)
         assert block == block_cells
         assert n_cells % (block_cells or 64) == 0
-        assert rates.cell_fpr(n_keys, n_cells, n_hashes, block) <= fpr
+        assert geometry.cell_fpr(n_keys, n_cells, n_hashes, block) <= fpr
         if n_keys >= 1000 and not block_cells and fpr <= 0.1:
             ideal = -n_keys * math.log(fpr) / math.log(2) ** 2
             # A whole number of hashes costs up to 7 % at 10 %, less below.
@@ -92,28 +92,28 @@ def test_cell_geometry_meets_its_target_and_not_by_much(fpr, block_cells):
 
 def test_cell_geometry_is_monotonic():
     for n_keys, fpr in itertools.product([10, 1000, 10**5], FPRS):
-        cells = rates.cell_geometry(n_keys, fpr).n_cells
-        assert rates.cell_geometry(2 * n_keys, fpr).n_cells >= cells
-        assert rates.cell_geometry(n_keys, fpr / 2).n_cells >= cells
+        cells = geometry.cell_geometry(n_keys, fpr).n_cells
+        assert geometry.cell_geometry(2 * n_keys, fpr).n_cells >= cells
+        assert geometry.cell_geometry(n_keys, fpr / 2).n_cells >= cells
     for n_keys in range(1, 200, 7):
-        assert rates.cell_fpr(n_keys, 2048, 5) < rates.cell_fpr(n_keys + 1, 2048, 5)
-        assert rates.cell_fpr(n_keys, 2048, 5) > rates.cell_fpr(n_keys, 2112, 5)
+        assert geometry.cell_fpr(n_keys, 2048, 5) < geometry.cell_fpr(n_keys + 1, 2048, 5)
+        assert geometry.cell_fpr(n_keys, 2048, 5) > geometry.cell_fpr(n_keys, 2112, 5)
 
 
 @pytest.mark.parametrize("fpr", FPRS)
 def test_cuckoo_geometry_meets_its_target(fpr):
     for n_keys in COUNTS:
-        geometry = rates.cuckoo_geometry(n_keys, fpr)
-        assert rates.cuckoo_fpr(n_keys, *geometry) <= fpr
-        assert 4 * geometry.n_buckets >= n_keys / 0.96
-        bits = rates.cuckoo_bucket_bits(*geometry[1:]) * geometry.n_buckets
+        shape = geometry.cuckoo_geometry(n_keys, fpr)
+        assert geometry.cuckoo_fpr(n_keys, *shape) <= fpr
+        assert 4 * shape.n_buckets >= n_keys / 0.96
+        bits = geometry.cuckoo_bucket_bits(*shape[1:]) * shape.n_buckets
         assert bits >= n_keys * math.log2(1 / fpr)  # no filter is smaller than that
 
 
 def test_cuckoo_bucket_code_counts_multisets():
-    for n_prefixes in range(2, rates.MAX_PREFIXES + 1):
+    for n_prefixes in range(2, geometry.MAX_PREFIXES + 1):
         n = sum(1 for _ in itertools.combinations_with_replacement(range(n_prefixes), 4))
-        assert 2 ** rates.bucket_code_bits(n_prefixes) >= n > 2 ** (rates.bucket_code_bits(n_prefixes) - 1)
+        assert 2 ** geometry.bucket_code_bits(n_prefixes) >= n > 2 ** (geometry.bucket_code_bits(n_prefixes) - 1)
 
 
 def test_cuckoo_fpr_by_simulation_of_slots():
@@ -122,22 +122,22 @@ def test_cuckoo_fpr_by_simulation_of_slots():
     values, load = 31, 0.9
     hits = sum(any(rng.random() < load and rng.randrange(values) == 0 for _ in range(8)) for _ in range(80_000))
     n_buckets = 1000
-    assert rates.cuckoo_fpr(round(4 * n_buckets * load), n_buckets, 16, 1) == pytest.approx(hits / 80_000, abs=0.006)
+    assert geometry.cuckoo_fpr(round(4 * n_buckets * load), n_buckets, 16, 1) == pytest.approx(hits / 80_000, abs=0.006)
 
 
 @pytest.mark.parametrize("counter_bits", [1, 2, 4, 8])
 @pytest.mark.parametrize("fpr", FPRS)
 def test_dleft_geometry_meets_its_target(fpr, counter_bits):
     for n_keys in COUNTS:
-        geometry = rates.dleft_geometry(n_keys, fpr, counter_bits)
-        assert geometry.counter_bits == counter_bits
-        assert geometry.remainder_bits + counter_bits <= 32
-        assert rates.dleft_fpr(n_keys, geometry) <= fpr
-        assert geometry.n_tables * geometry.n_buckets * geometry.bucket_cells >= n_keys / 0.8
+        shape = geometry.dleft_geometry(n_keys, fpr, counter_bits)
+        assert shape.counter_bits == counter_bits
+        assert shape.remainder_bits + counter_bits <= 32
+        assert geometry.dleft_fpr(n_keys, shape) <= fpr
+        assert shape.n_tables * shape.n_buckets * shape.bucket_cells >= n_keys / 0.8
 
 
 def test_rates_out_of_reach_say_so():
     with pytest.raises(ValueError, match="a cuckoo filter cannot reach"):
-        rates.cuckoo_geometry(1000, 1e-12)
+        geometry.cuckoo_geometry(1000, 1e-12)
     with pytest.raises(ValueError, match="a d-left filter with counters of 2 bits cannot reach"):
-        rates.dleft_geometry(1000, 1e-12)
+        geometry.dleft_geometry(1000, 1e-12)
