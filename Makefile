@@ -51,7 +51,7 @@ test-long: $(VENV)/.built ## everything, sanitizer builds included
 lint: $(VENV)/.built build/types ## linters, types, stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint dlbf tests/cython_example
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint dlbf tests/cython_example tests/toy
 	MYPYPATH=build/types $(BIN)/mypy --strict -p dlbf
 	$(STUBTEST) $(STUBS)
 

@@ -8,7 +8,7 @@ bit 0 of a byte is its least significant one; cell 0 of a packed array is in the
     offset  width  type   field
          0      8  bytes  magic  89 44 4C 42 46 0D 0A 1A   ("\x89DLBF\r\n\x1a")
          8      2  u16    version, now 1
-        10      2  u16    kind of object (KIND_*)
+        10      2  u16    kind of object (KIND_NAMES)
         12      2  u16    hash: 0 none, 1 XXH3-64 seed 0, 2 SipHash-2-4
         14      2  u16    flags: bit 0 = open for writing, other bits zero
         16      8  u64    key check: the keyed hash of b"dlbf key check", 0 when unkeyed
@@ -69,24 +69,11 @@ HASH_SIP24 = 2
 
 FLAG_OPEN_FOR_WRITING = 1
 
-KIND_BLOOM = 1
-KIND_COUNTING = 2
-KIND_DELETABLE = 3
-KIND_DLEFT = 4
-KIND_CUCKOO = 5
-KIND_EXACT = 6
-KIND_SUCCINCT = 7
 KIND_MODEL = 16
 KIND_LEARNED = 32
 
+# What the numbers stand for; dlbf.filters.kinds adds the base filters.
 KIND_NAMES = {
-    KIND_BLOOM: "BloomFilter",
-    KIND_COUNTING: "CountingBloomFilter",
-    KIND_DELETABLE: "DeletableBloomFilter",
-    KIND_DLEFT: "DLeftFilter",
-    KIND_CUCKOO: "CuckooFilter",
-    KIND_EXACT: "ExactSet",
-    KIND_SUCCINCT: "SuccinctCountingFilter",
     KIND_MODEL: "model",
     KIND_LEARNED: "LearnedFilter",
 }

@@ -1,4 +1,4 @@
-"""Rates and sizes of the base filters: the one place where a target becomes a geometry.
+"""Rates and sizes of the base filters: the one place where a target becomes a geometry, and a rate a price.
 
 Pure arithmetic on Python numbers.  ``n_keys`` is what the filter is planned for; a *cell* is a bit of a Bloom
 filter or a counter of a counting one; rates are probabilities for a key that is not in the filter.
@@ -15,20 +15,23 @@ __all__ = [
     "CellGeometry",
     "CuckooGeometry",
     "DLeftGeometry",
+    "Price",
     "SuccinctGeometry",
     "blocked_fpr",
     "cell_fpr",
     "cell_geometry",
+    "cell_price",
     "cuckoo_fpr",
     "cuckoo_geometry",
     "dleft_fpr",
     "dleft_geometry",
+    "fingerprint_price",
     "succinct_bytes",
     "succinct_geometry",
     "succinct_slots",
 ]
 
-LN2 = math.log(2)
+LN2_SQUARED = math.log(2.0) ** 2
 
 
 class CellGeometry(NamedTuple):
@@ -63,6 +66,24 @@ class SuccinctGeometry(NamedTuple):
     n_cells: int
     n_hashes: int
     n_slots: int
+
+
+class Price(NamedTuple):
+    """Bits per stored key at the rate ``e``: ``slope * ln(1/e) + fixed``, for ``e`` up to ``max_fpr``."""
+
+    slope: float
+    fixed: float = 0.0
+    max_fpr: float = 1.0
+
+
+def cell_price(cell_bits: float) -> Price:
+    """Price of cells of so many bits, with the best (real) number of hashes."""
+    return Price(cell_bits / LN2_SQUARED)
+
+
+def fingerprint_price(load: float, extra_bits: float, max_fpr: float) -> Price:
+    """Price of a table of fingerprints, ``(log2(1/e) + extra_bits) / load``; extra bits are for slots and counters."""
+    return Price(1 / (load * math.log(2.0)), extra_bits / load, max_fpr)
 
 
 # --- cells -----------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from dlbf import format
 from dlbf.errors import FormatError, StoreError, VersionError
-from dlbf.filters.files import CLASSES
+from dlbf.filters.kinds import BASES, base_of_kind
 from dlbf.filters.tables import CuckooFilter
 from dlbf.geometry import cuckoo_fpr
 
@@ -92,14 +92,6 @@ class GenerationFilter(Protocol):
         """Forget every key; geometry, model and secret stay."""
 
 
-DESIGN_OF_KIND = {
-    format.KIND_COUNTING: "counting",
-    format.KIND_DELETABLE: "dlbf",
-    format.KIND_DLEFT: "d-left",
-    format.KIND_CUCKOO: "cuckoo",
-}
-
-
 def check_fpr(fpr: float | None) -> None:
     """ValueError unless it is a rate, or None."""
     if fpr is None:
@@ -127,7 +119,9 @@ def register(kind: int, loader: Loader) -> None:
 
 
 def _base_loader(header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> Any:
-    return CLASSES[header.kind]._from_payload(header, payload, secret, where)
+    row = base_of_kind(header.kind)
+    assert row is not None  # registered below
+    return row.cls._from_payload(header, payload, secret, where)
 
 
 def _learned_loader(header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> Any:
@@ -140,9 +134,9 @@ def _learned_loader(header: format.Header, payload: memoryview, secret: bytes | 
     return filter
 
 
-for _kind, _class in CLASSES.items():
-    if _class.DELETABLE:
-        register(_kind, _base_loader)
+for _row in BASES.values():
+    if _row.deletable:
+        register(_row.number, _base_loader)
 register(format.KIND_LEARNED, _learned_loader)
 
 
@@ -213,7 +207,10 @@ def region_counts(filter: Any, batches: Iterable[list[bytes]]) -> list[int]:
 
 def design_of(filter: Any) -> str:
     """The name of the filter's design."""
-    return str(filter.design) if is_learned(filter) else DESIGN_OF_KIND.get(filter.KIND, type(filter).__name__)
+    if is_learned(filter):
+        return str(filter.design)
+    row = base_of_kind(filter.KIND)
+    return row.design.name if row is not None and row.design is not None else type(filter).__name__
 
 
 def expected_rates(filter: Any, n_keys: int) -> tuple[float, float]:
@@ -222,7 +219,7 @@ def expected_rates(filter: Any, n_keys: int) -> tuple[float, float]:
     if is_learned(filter):
         fpr, deletability = filter._expected_rates(n_keys)
         return float(fpr), float(deletability)
-    if filter.KIND == format.KIND_CUCKOO:
+    if isinstance(filter, CuckooFilter):
         fpr = cuckoo_fpr(n_keys, *filter.geometry)
     else:
         fpr = float(filter.fpr_target or filter.expected_fpr)
@@ -236,29 +233,18 @@ def remainder(filter: Any) -> int:
     by design: there it says nothing, and 0 is the answer.
     """
     if is_learned(filter):
-        forgets = not filter.false_negatives and all(
-            part.kind != format.KIND_DELETABLE for part, _, _ in filter._layout
-        )
-        if not forgets:
+        if filter.false_negatives or not all(part.row.forgets for part, _, _ in filter._layout):
             return 0
         stuck = 0
-        for number, (part, _, _) in enumerate(filter._layout):
-            if part.kind == format.KIND_DLEFT:
-                inside = filter._part_filter(number)
-                stuck += _stuck(inside)
-                inside._detach()
+        for number in range(len(filter._layout)):
+            inside = filter._part_filter(number)
+            stuck += inside._stuck_count()
+            inside._detach()
         return max(0, int(filter.approximate_count()) - stuck)
-    if filter.KIND == format.KIND_DELETABLE:
+    row = base_of_kind(filter.KIND)
+    if row is not None and not row.forgets:
         return 0
-    stuck = _stuck(filter) if filter.KIND == format.KIND_DLEFT else 0
-    return int(filter.approximate_count()) - stuck
-
-
-def _stuck(filter: Any) -> int:
-    """What the counters of an emptied d-left filter still say if all of them were at their maximum once, where they
-    stay: three keys with one fingerprint do it."""
-    n_cells, total = filter._occupied()
-    return int(total) if total == n_cells * ((1 << filter.geometry.counter_bits) - 1) else 0
+    return int(filter.approximate_count()) - int(filter._stuck_count())
 
 
 def rebuilt_capacity(n_keys: int) -> int:

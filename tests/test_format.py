@@ -24,6 +24,7 @@ from conftest import SECRET, SMALL_FILTERS, small_filters
 import dlbf
 from dlbf import format
 from dlbf.filters import files
+from dlbf.filters.kinds import BASES, base_of_kind
 
 DATA = Path(__file__).parent / "data"
 GOLDEN_KEYS = [b"", b"a", b"b\0c", b"https://example.org/", "ключ".encode(), b"x" * 300]
@@ -75,7 +76,7 @@ def rewritten(data: bytes, payload: bytes | None = None, **changes) -> bytes:
 
 def with_params(data: bytes, **changes) -> bytes:
     header = format.read_header(data)
-    names = dlbf.filters.base.COMMON_PARAMS + dlbf.filters.files.CLASSES[header.kind].PARAMS
+    names = dlbf.filters.base.COMMON_PARAMS + base_of_kind(header.kind).cls.PARAMS
     params = list(header.params)
     for name, value in changes.items():
         params[names.index(name)] = value
@@ -385,7 +386,7 @@ def test_header_with_reserved_bytes_refused(tiny):
 
 
 def test_another_class_refused_by_name(tiny):
-    for cls in dlbf.filters.files.CLASSES.values():
+    for cls in (row.cls for row in BASES.values()):
         if cls is not type(tiny):
             with pytest.raises(
                 dlbf.FormatError, match=f"expected a {cls.__name__}, found a {type(tiny).__name__}; dlbf.open_filter"

@@ -600,7 +600,7 @@ def test_unsound_exact_set_is_refused():
     made, above = with_exact_set()
     lf = made.copy()
     lf.remove_many(above[:5])
-    offsets = [offset for part, offset, _ in lf._layout if part.kind == format.KIND_EXACT]
+    offsets = [offset for part, offset, _ in lf._layout if part.base == "exact"]
     refused = 0
     for offset in offsets:
         payload = bytearray(lf._payload())

@@ -20,7 +20,6 @@ from hypothesis.stateful import (
 from learned_common import KEYS, awkward_keys, fit, secret_of
 
 import dlbf
-from dlbf import format
 from dlbf.datasets import ordinary_urls
 from dlbf.learned.assembly import DELETED
 from dlbf.theory import DESIGNS
@@ -38,12 +37,12 @@ def leftovers(lf: dlbf.LearnedFilter) -> int:
     """Bytes, or counters that are not saturated, that are not zero in the parts holding members."""
     total = 0
     for number, (part, offset, n_bytes) in enumerate(lf._layout):
-        if part.role == DELETED or part.kind == format.KIND_DELETABLE:
+        if part.role == DELETED or not part.row.forgets:
             continue
-        if part.kind in (format.KIND_BLOOM, format.KIND_COUNTING):
+        if part.base in ("bits", "counters"):
             inside = lf._part_filter(number)
             total += inside._occupied(0, part.params[0]) - inside._saturated()
-        elif part.kind == format.KIND_DLEFT:
+        elif part.base == "d-left":
             inside = lf._part_filter(number)
             total += 0 if inside._occupied()[1] % 3 == 0 else 1  # two-bit counters saturate at three
         else:
@@ -243,5 +242,5 @@ def test_auto_with_an_initial_filter_and_a_bounded_adversary_holds_what_is_store
 
 def test_exact_sets_of_deleted_keys_grow_and_hold_what_is_stored():
     grown = machine("pddbf", deletability=0.9, deletions=0.01)
-    assert any(part.kind == format.KIND_EXACT for part, _, _ in grown.empty._layout)
+    assert any(part.base == "exact" for part, _, _ in grown.empty._layout)
     run_state_machine_as_test(grown, settings=settings(**FEW))

@@ -306,7 +306,7 @@ def test_from_bytes_every_bit_flip_and_cut_is_refused():
 
 
 def test_from_bytes_other_object_is_named():
-    data = format.pack(format.Header(format.KIND_BLOOM, 0), b"")
+    data = format.pack(format.Header(dlbf.BloomFilter.KIND, 0), b"")
     with pytest.raises(dlbf.FormatError, match="expected a model, found a BloomFilter"):
         models.from_bytes(data)
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dlbf import format
-from dlbf.filters.base import Filter
+from dlbf.filters import BloomFilter, CountingBloomFilter, DeletableBloomFilter, Filter
 from dlbf.learned import LearnedFilter
 from dlbf.learned.assembly import DELETED, INITIAL, part_fpr
 from dlbf.models import Model
@@ -69,7 +68,7 @@ class Revealed:
 
 def _part_rate(part: Any, inside: Any) -> float:
     """The rate of one part by its contents."""
-    if part.kind in (format.KIND_BLOOM, format.KIND_COUNTING, format.KIND_DELETABLE):
+    if isinstance(inside, (BloomFilter, CountingBloomFilter, DeletableBloomFilter)):
         return float(inside.fill ** part.params[1])
     return part_fpr(part.kind, part.params, inside.approximate_count())
 

@@ -74,7 +74,7 @@ class Filter(FilterCore):
     """Base of the public filter classes; each also derives from a kernel.
 
     Subclasses define ``KIND``, ``PARAMS`` (names of their own parameters), ``_payload_bytes(params)``, which
-    also checks them, and ``_apply(params)``, which hands them to the kernel.
+    also checks them, and ``_apply(params)``, which hands them to the kernel.  A payload of zeros is an empty filter.
 
     Examples
     --------
@@ -164,6 +164,31 @@ class Filter(FilterCore):
 
     def _settle(self) -> None:
         """Called when the filter is on a buffer in memory that only its own methods change."""
+
+    # --- as a part of a composite
+
+    @classmethod
+    def _items_in(cls, payload: memoryview) -> int:
+        """Number of items that the contents themselves tell; 0 for filters that can only estimate it."""
+        return 0
+
+    def _check_part(self) -> None:
+        """For filters that follow what their contents say; raises FormatError if that leads outside of them."""
+
+    @classmethod
+    def _after_kill(cls, params: tuple[int, ...]) -> str:
+        """Why a part cannot be trusted if the process that was changing it was killed; "" if it can."""
+        return f"a {cls.__name__} in it may be half changed"
+
+    def _grown(self, n_key_bytes: int) -> tuple[int, ...] | None:
+        """Own parameters with room for one more key of that size; None if there is room already."""
+        raise NotImplementedError
+
+    def _stuck_count(self) -> int:
+        """Keys that an emptied filter still counts, because its counters have been at their maximum."""
+        return 0
+
+    # --- what a class fills in
 
     @classmethod
     def _payload_bytes(cls, params: tuple[int, ...]) -> int:

@@ -3,12 +3,12 @@
 import math
 from typing import Any, Self
 
-from dlbf import format
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, NotDeletable, aligned_zeros, check_count, check_target
-from dlbf.geometry import CellGeometry, cell_fpr, cell_geometry
+from dlbf.filters.row import Base, PlainDesign, Planned
+from dlbf.geometry import CellGeometry, cell_fpr, cell_geometry, cell_price
 from dlbf.kernels.cells import CellsCore
 
-__all__ = ["BloomFilter", "CountingBloomFilter"]
+__all__ = ["BITS", "COUNTERS", "BloomFilter", "CountingBloomFilter", "planned_cells", "scaled_cells"]
 
 BLOCK_BITS = 512  # a cache line
 MAX_HASHES = 64
@@ -140,7 +140,7 @@ class BloomFilter(NotDeletable, CellFilter):
     (3, 1200)
     """
 
-    KIND = format.KIND_BLOOM
+    KIND = 1
 
     def __init__(
         self,
@@ -159,6 +159,10 @@ class BloomFilter(NotDeletable, CellFilter):
     @classmethod
     def _cell_bits_allowed(cls) -> tuple[int, ...]:
         return (1,)
+
+    @classmethod
+    def _after_kill(cls, params: tuple[int, ...]) -> str:
+        return ""
 
     @property
     def bits(self) -> int:
@@ -230,7 +234,7 @@ class CountingBloomFilter(CountingCells):
     (True, False, False, True)
     """
 
-    KIND = format.KIND_COUNTING
+    KIND = 2
 
     def __init__(
         self,
@@ -261,6 +265,10 @@ class CountingBloomFilter(CountingCells):
     def _cell_bits_allowed(cls) -> tuple[int, ...]:
         return (2, 4, 8)
 
+    @classmethod
+    def _after_kill(cls, params: tuple[int, ...]) -> str:
+        return ""
+
     def _settle(self) -> None:
         if self.nbytes >= SUMMARY_LEAST_BYTES:
             self._summarise(aligned_zeros(-(-self.counters // 8)))
@@ -269,3 +277,48 @@ class CountingBloomFilter(CountingCells):
     def counter_bits(self) -> int:
         """Bits of a counter."""
         return self._param("cell_bits")
+
+
+# --- the rows
+
+
+def planned_cells(n_keys: int, planned: Planned, cell_bits: int) -> CellGeometry:
+    """Cells for a planned rate; where the plan fixes bits and hashes, those."""
+    if planned.hashes is not None:
+        return CellGeometry(max(64, round(planned.bits_per_key * n_keys / cell_bits)), planned.hashes)
+    return cell_geometry(n_keys, min(planned.fpr, 0.999))
+
+
+def scaled_cells(n_cells: int, n_before: int, n_keys: int) -> int:
+    """Cells, in words of 64, for so many keys instead of ``n_before``."""
+    return max(64, math.ceil(n_cells * n_keys / n_before / 64) * 64)
+
+
+def _scaled(params: tuple[int, ...], n_before: int, n_keys: int) -> tuple[int, ...]:
+    return (scaled_cells(params[0], n_before, n_keys), *params[1:])
+
+
+def _rate(n_keys: int, params: tuple[int, ...]) -> float:
+    return cell_fpr(n_keys, *params[:3])
+
+
+BITS = Base(
+    name="bits",
+    cls=BloomFilter,
+    words="Bloom filter",
+    geometry=lambda n_keys, planned, counter_bits: (*planned_cells(n_keys, planned, 1), 1),
+    scaled=_scaled,
+    rate=_rate,
+    price=lambda counter_bits: (cell_price(1),),
+    design=PlainDesign("bloom", "Bloom filter"),
+)
+COUNTERS = Base(
+    name="counters",
+    cls=CountingBloomFilter,
+    words="counting Bloom filter",
+    geometry=lambda n_keys, planned, counter_bits: (*planned_cells(n_keys, planned, counter_bits), counter_bits),
+    scaled=_scaled,
+    rate=_rate,
+    price=lambda counter_bits: (cell_price(counter_bits),),
+    design=PlainDesign("counting", "Counting Bloom filter (4\N{NON-BREAKING HYPHEN}bit)"),
+)

@@ -3,13 +3,13 @@
 import math
 from typing import Any
 
-from dlbf import format
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, check_count, check_target
-from dlbf.filters.bloom import MAX_HASHES
+from dlbf.filters.bloom import MAX_HASHES, planned_cells, scaled_cells
+from dlbf.filters.row import Base, PlainDesign, Planned
 from dlbf.geometry import cell_fpr, cell_geometry
 from dlbf.kernels.deletable import DeletableCore
 
-__all__ = ["DeletableBloomFilter"]
+__all__ = ["DELETABLE", "DeletableBloomFilter"]
 
 # One bit in ten marks collisions, as in the paper's example; of a filter at capacity and 1 % somewhat more than half
 # of the keys can then be forgotten (each alone; every removal also frees room for others).
@@ -45,7 +45,7 @@ class DeletableBloomFilter(DeletableCore, Filter):
     (True, False)
     """
 
-    KIND = format.KIND_DELETABLE
+    KIND = 3
     PARAMS = ("n_cells", "n_hashes", "n_regions")
 
     def __init__(
@@ -80,6 +80,10 @@ class DeletableBloomFilter(DeletableCore, Filter):
         check_count("n_hashes", n_hashes, 1, MAX_HASHES)
         check_count("n_regions", n_regions, 1, n_cells)
         return -(-(n_cells + n_regions) // 8)
+
+    @classmethod
+    def _after_kill(cls, params: tuple[int, ...]) -> str:
+        return ""
 
     def _apply(self, params: tuple[int, ...]) -> None:
         self._set_geometry(*params[3:])
@@ -125,3 +129,32 @@ class DeletableBloomFilter(DeletableCore, Filter):
     def is_removable(self, key: Any) -> bool:
         """Whether ``remove(key)`` would make the filter answer "absent"; changes nothing."""
         return bool(self._removable(key))
+
+
+# --- the row
+
+
+def _geometry(n_keys: int, planned: Planned, counter_bits: int) -> tuple[int, ...]:
+    n_cells, n_hashes, _ = planned_cells(n_keys, planned, 1)
+    n_regions = max(1, round(n_cells * (planned.marks or 0.1)))
+    return (n_cells - n_regions, n_hashes, n_regions)
+
+
+def _scaled(params: tuple[int, ...], n_before: int, n_keys: int) -> tuple[int, ...]:
+    n_cells, n_hashes, n_regions, *rest = params
+    n_regions = max(1, math.ceil(n_regions * n_keys / n_before))
+    return (scaled_cells(n_cells, n_before, n_keys), n_hashes, n_regions, *rest)
+
+
+DELETABLE = Base(
+    name="dlbf",
+    cls=DeletableBloomFilter,
+    words="deletable Bloom filter",
+    geometry=_geometry,
+    scaled=_scaled,
+    rate=lambda n_keys, params: cell_fpr(n_keys, params[0], params[1]),
+    design=PlainDesign(
+        "dlbf", "Deletable Bloom filter", "deletable Bloom filter: a bitmap of collisions", planner="dlbf"
+    ),
+    forgets=False,
+)

@@ -5,9 +5,10 @@ from typing import Self
 from dlbf import format
 from dlbf.errors import FormatError
 from dlbf.filters.base import MAX_ITEMS, MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count
+from dlbf.filters.row import Base
 from dlbf.kernels.exact import ExactCore
 
-__all__ = ["ExactSet"]
+__all__ = ["EXACT", "ExactSet"]
 
 HEAD_BYTES = 16
 ENTRY_BYTES = 12  # hash and length before each key
@@ -37,7 +38,7 @@ class ExactSet(ExactCore, Filter):
     (True, [b'b'])
     """
 
-    KIND = format.KIND_EXACT
+    KIND = 6
     PARAMS = ("n_slots", "arena_bytes")
 
     def __init__(self, capacity: int = 16, *, secret: bytes | None = None, filter_id: int = 0) -> None:
@@ -67,6 +68,27 @@ class ExactSet(ExactCore, Filter):
         self._check_all()
         if not self._is_sound():
             raise FormatError("the table of an ExactSet points outside of itself; build it again")
+
+    @classmethod
+    def _items_in(cls, payload: memoryview) -> int:
+        return int.from_bytes(payload[:8], "little")
+
+    def _check_part(self) -> None:
+        if not self._is_sound():
+            raise FormatError("an exact set in a learned filter points outside of itself; build it again")
+
+    def _grown(self, n_key_bytes: int) -> tuple[int, ...] | None:
+        n_slots, arena_bytes = self._param("n_slots"), self._param("arena_bytes")
+        needed = (ENTRY_BYTES + n_key_bytes + 3) // 4 * 4
+        n_used = int.from_bytes(self._payload()[8:HEAD_BYTES], "little")  # by keys that have left, too
+        crowded = 4 * (len(self) + 1) > 3 * n_slots
+        if not crowded and n_used + needed <= arena_bytes:
+            return None
+        # Twice what is needed now, so that the cost of moving is spread over as many keys again; moving alone makes
+        # room where the arena is full of keys that have left.
+        if crowded:
+            n_slots = self._slots_for(2 * (len(self) + 1))
+        return n_slots, max(arena_bytes, 2 * (self._used_bytes() + needed))
 
     def _make_room(self, n_key_bytes: int) -> None:
         if self._file is not None:
@@ -147,3 +169,19 @@ class ExactSet(ExactCore, Filter):
     def expected_fpr(self) -> float:
         """Zero."""
         return 0.0
+
+
+# --- the row
+
+PLANNED_KEY_BYTES = 64  # of the arena, for each key that a plan expects
+
+EXACT = Base(
+    name="exact",
+    cls=ExactSet,
+    words="exact set",
+    geometry=lambda n_keys, planned, counter_bits: (ExactSet._slots_for(n_keys), n_keys * PLANNED_KEY_BYTES),
+    scaled=lambda params, n_before, n_keys: (ExactSet._slots_for(n_keys), n_keys * PLANNED_KEY_BYTES, *params[2:]),
+    rate=lambda n_keys, params: 0.0,
+    fills=True,
+    growable=True,
+)

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from dlbf import format
 from dlbf.errors import ChecksumError, DlbfError, FormatError
 from dlbf.filters.base import Filter
-from dlbf.filters.kinds import BASE_CLASSES
+from dlbf.filters.kinds import base_of_kind
 from dlbf.kernels.hashing import checksum64
 
 try:
@@ -30,8 +30,6 @@ except ImportError:  # not a POSIX system: files are not locked there
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["open_filter", "write_file"]
-
-CLASSES = dict(BASE_CLASSES)  # and the learned filter, when one is opened
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -225,6 +223,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_inherit_all)
 
 
+def _class_of(kind: int, where: str) -> type[Filter]:
+    """The class that a file's header names."""
+    if kind == format.KIND_LEARNED:
+        # Imported here: a program that opens plain filters need not load what learned ones bring.
+        from dlbf.learned import LearnedFilter
+
+        return LearnedFilter
+    row = base_of_kind(kind)
+    if row is None:
+        found = format.KIND_NAMES.get(kind, f"kind {kind}")
+        raise FormatError(f"{where}: expected a filter, found a {found}")
+    return row.cls
+
+
 def open_filter(
     path: str | os.PathLike[str], mode: str = "r", *, secret: bytes | None = None, recover: bool = False
 ) -> Any:
@@ -287,15 +299,7 @@ def open_filter(
     try:
         where = str(path)
         header = format.read_header(file.view, where)
-        if header.kind == format.KIND_LEARNED:
-            # Imported here: a program that opens plain filters need not load what learned ones bring.
-            from dlbf.learned import LearnedFilter
-
-            CLASSES[format.KIND_LEARNED] = LearnedFilter
-        if header.kind not in CLASSES:
-            found = format.KIND_NAMES.get(header.kind, f"kind {header.kind}")
-            raise FormatError(f"{where}: expected a filter, found a {found}")
-        cls = CLASSES[header.kind]
+        cls = _class_of(header.kind, where)
         file.payload = file.view[format.layout(header.n_payload_bytes).payload]
         abandoned = bool(header.flags & format.FLAG_OPEN_FOR_WRITING)
         if recover and abandoned:

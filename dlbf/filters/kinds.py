@@ -1,23 +1,44 @@
-"""The class of every kind of base filter, as the number in a file's header or a composite's directory names it."""
+"""The table of base filters: one row each, which every other module asks.
 
-from dlbf.filters.base import Filter
-from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
-from dlbf.filters.deletable import DeletableBloomFilter
-from dlbf.filters.exact import ExactSet
-from dlbf.filters.succinct import SuccinctCountingFilter
-from dlbf.filters.tables import CuckooFilter, DLeftFilter
+A new base filter costs its kernel (``dlbf/kernels``), its class with its row (``dlbf/filters``), and a line here.
+"""
 
-__all__ = ["BASE_CLASSES"]
+from dlbf import format
+from dlbf.filters.bloom import BITS, COUNTERS
+from dlbf.filters.deletable import DELETABLE
+from dlbf.filters.exact import EXACT
+from dlbf.filters.row import Base
+from dlbf.filters.succinct import SUCCINCT
+from dlbf.filters.tables import CUCKOO, DLEFT
 
-BASE_CLASSES: dict[int, type[Filter]] = {
-    cls.KIND: cls
-    for cls in (
-        BloomFilter,
-        CountingBloomFilter,
-        DeletableBloomFilter,
-        DLeftFilter,
-        CuckooFilter,
-        ExactSet,
-        SuccinctCountingFilter,
-    )
-}
+__all__ = ["BASES", "add_base", "base_of_kind"]
+
+BASES: dict[str, Base] = {}  # by name, in the order in which people see them
+_NUMBERED: dict[int, Base] = {}
+
+
+def add_base(row: Base) -> None:
+    """Put a row into the table; ValueError if its name or its number is taken.
+
+    Before the modules that are made from the table (``dlbf.theory``, the command line) are imported.
+    """
+    if row.name in BASES or row.number in format.KIND_NAMES:
+        taken = BASES[row.name].cls.__name__ if row.name in BASES else format.KIND_NAMES[row.number]
+        raise ValueError(f"the base filter {row.name!r} of kind {row.number}: its name or its number is a {taken}'s")
+    BASES[row.name] = _NUMBERED[row.number] = row
+    format.KIND_NAMES[row.number] = row.cls.__name__
+
+
+def base_of_kind(number: int) -> Base | None:
+    """The row of the base filter with that number in its header, or None.
+
+    Examples
+    --------
+    >>> base_of_kind(5).name
+    'cuckoo'
+    """
+    return _NUMBERED.get(number)
+
+
+for _row in (BITS, COUNTERS, SUCCINCT, DELETABLE, DLEFT, CUCKOO, EXACT):
+    add_base(_row)

@@ -2,14 +2,21 @@
 
 import math
 
-from dlbf import format
 from dlbf.errors import ChecksumError, FormatError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, check_count, check_target
-from dlbf.filters.bloom import MAX_HASHES, CountingCells
-from dlbf.geometry import SuccinctGeometry, succinct_bytes, succinct_geometry, succinct_slots
+from dlbf.filters.bloom import MAX_HASHES, CountingCells, scaled_cells
+from dlbf.filters.row import Base, Planned
+from dlbf.geometry import (
+    SuccinctGeometry,
+    cell_fpr,
+    cell_price,
+    succinct_bytes,
+    succinct_geometry,
+    succinct_slots,
+)
 from dlbf.kernels.succinct import SuccinctCore
 
-__all__ = ["SuccinctCountingFilter"]
+__all__ = ["SUCCINCT", "SuccinctCountingFilter"]
 
 
 class SuccinctCountingFilter(SuccinctCore, CountingCells):
@@ -53,7 +60,7 @@ class SuccinctCountingFilter(SuccinctCore, CountingCells):
     (True, False, False, True)
     """
 
-    KIND = format.KIND_SUCCINCT
+    KIND = 7
     # Blocks are always 0 (classic): with the array of bits apart, a blocked one would share the kernel.
     PARAMS = ("n_cells", "n_hashes", "block_cells", "n_slots")
 
@@ -127,3 +134,32 @@ class SuccinctCountingFilter(SuccinctCore, CountingCells):
         return not self._differences(other) and bool(self._same_contents(other))
 
     __hash__ = None  # type: ignore[assignment]
+
+
+# --- the row
+
+# Bits per cell: one plain bit, one of rank-coded counts, and the overflow slots.
+CELL_BITS = 2.03
+
+
+def _geometry(n_keys: int, planned: Planned, counter_bits: int) -> tuple[int, ...]:
+    n_cells, n_hashes, n_slots = succinct_geometry(n_keys, min(planned.fpr, 0.999))
+    return (n_cells, n_hashes, 0, n_slots)
+
+
+def _scaled(params: tuple[int, ...], n_before: int, n_keys: int) -> tuple[int, ...]:
+    n_cells, n_hashes, block_cells, _, *rest = params
+    n_cells = scaled_cells(n_cells, n_before, n_keys)
+    return (n_cells, n_hashes, block_cells, succinct_slots(n_keys, n_cells, n_hashes), *rest)
+
+
+SUCCINCT = Base(
+    name="succinct",
+    cls=SuccinctCountingFilter,
+    words="succinct counting filter",
+    geometry=_geometry,
+    scaled=_scaled,
+    rate=lambda n_keys, params: cell_fpr(n_keys, *params[:3]),
+    price=lambda counter_bits: (cell_price(CELL_BITS),),
+    fills=True,
+)

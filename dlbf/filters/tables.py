@@ -1,29 +1,37 @@
 """Filters that keep fingerprints in tables: cuckoo and d-left."""
 
+import math
 from typing import Any
 
-from dlbf import format
 from dlbf.errors import ChecksumError, FilterFullError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, check_count, check_target
+from dlbf.filters.row import Base, PlainDesign
 from dlbf.geometry import (
     BUCKET_SLOTS,
+    CUCKOO_LOAD,
+    CUCKOO_MAX_FPR,
     DLEFT_CELLS,
+    DLEFT_COUNTER_BITS,
+    DLEFT_LOAD,
     DLEFT_TABLES,
     MAX_CELL_BITS,
     MAX_PREFIXES,
     MAX_SUFFIX_BITS,
     CuckooGeometry,
     DLeftGeometry,
+    Price,
     cuckoo_bucket_bits,
+    cuckoo_buckets,
     cuckoo_fpr,
     cuckoo_geometry,
     dleft_fpr,
     dleft_geometry,
+    fingerprint_price,
 )
 from dlbf.kernels.cuckoo import CuckooCore
 from dlbf.kernels.dleft import DLeftCore
 
-__all__ = ["CuckooFilter", "DLeftFilter"]
+__all__ = ["CUCKOO", "DLEFT", "CuckooFilter", "DLeftFilter"]
 
 PADDING_BYTES = 8  # bit fields are read eight bytes at a time
 WORD_BITS = 57  # buckets of at most so many bits change in one store
@@ -58,7 +66,7 @@ class CuckooFilter(CuckooCore, Filter):
     (True, False, True)
     """
 
-    KIND = format.KIND_CUCKOO
+    KIND = 5
     PARAMS = ("n_buckets", "n_prefixes", "suffix_bits")
 
     def __init__(
@@ -107,12 +115,15 @@ class CuckooFilter(CuckooCore, Filter):
         super()._make_room(n_key_bytes)
 
     def _recovered_count(self) -> int:
-        if cuckoo_bucket_bits(*self.geometry[1:]) > WORD_BITS:
-            raise ChecksumError(
-                "was being written and not closed; buckets of this size change in more than one step, so a "
-                "kill may have left one half changed. Build it again"
-            )
+        if torn := self._after_kill(self.geometry):
+            raise ChecksumError(f"was being written and not closed; {torn}. Build it again")
         return super()._recovered_count()
+
+    @classmethod
+    def _after_kill(cls, params: tuple[int, ...]) -> str:
+        if cuckoo_bucket_bits(*params[1:3]) <= WORD_BITS:
+            return ""
+        return "buckets of this size change in more than one step, so a kill may have left one half changed"
 
     @property
     def geometry(self) -> CuckooGeometry:
@@ -167,7 +178,7 @@ class DLeftFilter(DLeftCore, Filter):
     (2, True, False)
     """
 
-    KIND = format.KIND_DLEFT
+    KIND = 4
     PARAMS = ("n_tables", "n_buckets", "bucket_cells", "remainder_bits", "counter_bits")
 
     def __init__(
@@ -217,6 +228,15 @@ class DLeftFilter(DLeftCore, Filter):
     def _apply(self, params: tuple[int, ...]) -> None:
         self._set_geometry(*params[3:])
 
+    @classmethod
+    def _after_kill(cls, params: tuple[int, ...]) -> str:
+        return ""
+
+    def _stuck_count(self) -> int:
+        # Three keys with one fingerprint bring a counter to its maximum, where it stays.
+        n_cells, total = self._occupied()
+        return int(total) if total == n_cells * ((1 << self.geometry.counter_bits) - 1) else 0
+
     @property
     def geometry(self) -> DLeftGeometry:
         """Subtables, buckets, cells, remainder bits, counter bits."""
@@ -240,3 +260,49 @@ class DLeftFilter(DLeftCore, Filter):
     def count(self, key: Any) -> int:
         """How often the key was added, at most, up to the counters' maximum."""
         return int(self._count_one(key))
+
+
+# --- the rows
+# Both tables come in steps (whole bits, whole prefixes); their prices are lines through the middle of the steps.
+
+
+def _dleft_scaled(params: tuple[int, ...], n_before: int, n_keys: int) -> tuple[int, ...]:
+    n_tables, n_buckets, *rest = params
+    # The slack for the luck of the draw grows with the root.
+    grown = (n_keys + 3 * math.sqrt(n_keys) + 8) / (n_before + 3 * math.sqrt(n_before) + 8)
+    return (n_tables, max(1, math.ceil(n_buckets * grown)), *rest)
+
+
+def _dleft_price(counter_bits: int) -> tuple[Price, ...]:
+    # 32 cells compared at that load (4.7 bits), a 2-bit counter, and half a bit lost to whole bits.
+    return (fingerprint_price(DLEFT_LOAD, math.log2(32 * DLEFT_LOAD) + DLEFT_COUNTER_BITS + 0.4, 0.5),)
+
+
+def _cuckoo_price(counter_bits: int) -> tuple[Price, ...]:
+    # Eight slots compared (3 bits), of which sorting the prefixes of a bucket wins back about 0.9.  Above a rate of a
+    # few percent eight slots rarely match at once and the table is cheaper than that line: a second, steeper one.
+    return fingerprint_price(CUCKOO_LOAD, 2.1, CUCKOO_MAX_FPR), Price(1.66, 1.7, CUCKOO_MAX_FPR)
+
+
+DLEFT = Base(
+    name="d-left",
+    cls=DLeftFilter,
+    words="d-left counting filter",
+    geometry=lambda n_keys, planned, counter_bits: tuple(dleft_geometry(n_keys, planned.fpr)),
+    scaled=_dleft_scaled,
+    rate=lambda n_keys, params: dleft_fpr(n_keys, DLeftGeometry(*params[:5])),
+    price=_dleft_price,
+    design=PlainDesign("d-left", "d-left counting filter"),
+    fills=True,
+)
+CUCKOO = Base(
+    name="cuckoo",
+    cls=CuckooFilter,
+    words="cuckoo filter",
+    geometry=lambda n_keys, planned, counter_bits: tuple(cuckoo_geometry(n_keys, planned.fpr)),
+    scaled=lambda params, n_before, n_keys: (cuckoo_buckets(n_keys), *params[1:]),
+    rate=lambda n_keys, params: cuckoo_fpr(n_keys, *params[:3]),
+    price=_cuckoo_price,
+    design=PlainDesign("cuckoo", "Cuckoo filter"),
+    fills=True,
+)

@@ -4,7 +4,9 @@
 
     query(x) = initial(x)  AND  member[r](x)  AND NOT deleted[r](x)      with r = region(score(x))
 
-Every design of ``dlbf.theory.designs`` is data for this one kernel.  All parts live in one flat buffer, described by
+Every design of ``dlbf.theory.designs`` is data for this one kernel.  It calls the leaves of the base filters it knows
+(``PART_*``) directly, and those of any other in the table of ``dlbf.filters.kinds`` as ``core.pxd`` has them, through
+the filter's class: a few nanoseconds more for each question.  All parts live in one flat buffer, described by
 a directory at its start, so a composite is saved, mapped and copied like any other filter.
 
 ::
@@ -47,7 +49,7 @@ cdef enum:
     MAX_REGIONS = 16
 
 cdef enum:
-    # The kinds of dlbf.format, and two that are not filters.
+    # The base filters whose leaves are called directly, by their numbers in the table of dlbf.filters.kinds.
     PART_ALL = 0            # no filter: everything passes
     PART_BITS = 1
     PART_COUNTERS = 2
@@ -59,9 +61,12 @@ cdef enum:
 
 ctypedef struct Part:
     uint32_t kind
+    bint can_forget
+    bint may_be_full
     uint64_t filter_id
     uint8_t* data
     uint64_t n_bytes
+    void* core              # the FilterCore of a kind that is not a PART_* above; kept alive by CompositeCore.kept
     Cells cells
     Cuckoo cuckoo
     DLeft dleft
@@ -83,7 +88,7 @@ ctypedef struct Composite:
 
 cdef class CompositeCore(FilterCore):
     cdef Composite composite
-    cdef list tables           # keeps the cuckoo tables and what the model works with alive
+    cdef list kept             # what the parts and the model point to besides the buffer
     cdef uint64_t model_params[11]
     cdef uint8_t* unstored     # the count in the directory; in a filter without one `always_zero`
     cdef uint64_t always_zero

@@ -3,24 +3,24 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memcpy, memset
 
-from dlbf.kernels.cells cimport (
-    cells_add, cells_contains, cells_prefetch, cells_subtract,
-)
+from dlbf.kernels.cells cimport CellsCore, cells_add, cells_contains, cells_prefetch, cells_subtract
 from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_NO_ROOM, KEY_REMOVED
 from dlbf.kernels.cuckoo cimport (
-    cuckoo_bucket, cuckoo_contains, cuckoo_contains_many, cuckoo_fingerprint, cuckoo_insert, cuckoo_prefetch,
-    cuckoo_remove, cuckoo_set_geometry,
+    CuckooCore, cuckoo_bucket, cuckoo_contains, cuckoo_contains_many, cuckoo_fingerprint, cuckoo_insert,
+    cuckoo_prefetch, cuckoo_remove,
 )
-from dlbf.kernels.deletable cimport deletable_add, deletable_clear
-from dlbf.kernels.dleft cimport dleft_contains, dleft_fingerprint, dleft_insert, dleft_prefetch, dleft_subtract
+from dlbf.kernels.deletable cimport DeletableCore, deletable_add, deletable_clear
+from dlbf.kernels.dleft cimport (
+    DLeftCore, dleft_contains, dleft_fingerprint, dleft_insert, dleft_prefetch, dleft_subtract,
+)
 from dlbf.kernels.exact cimport (
-    EXACT_ENTRY_BYTES, exact_add, exact_arena, exact_find, exact_remove, exact_slot,
+    EXACT_ENTRY_BYTES, ExactCore, exact_add, exact_arena, exact_find, exact_remove, exact_slot,
 )
 from dlbf.kernels.hashing cimport HASH_SIP24, HashKey, hash_for_filter, siphash24
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk
 from dlbf.kernels.scoring cimport MODEL_NONE, model_open, model_score
 from dlbf.kernels.succinct cimport (
-    succinct_add, succinct_contains, succinct_prefetch, succinct_set_geometry, succinct_subtract,
+    SuccinctCore, succinct_add, succinct_contains, succinct_prefetch, succinct_subtract,
 )
 from dlbf.kernels.types cimport (
     gate_write, gate_write_done, load32, load64, store64, uint16_t,
@@ -47,6 +47,12 @@ cdef enum:
     # One bit less than len() can say.
     MAX_UNSTORED_BITS = 62
 
+# For the test that walks the table of dlbf.filters.kinds.
+DIRECT = {
+    "bits": PART_BITS, "counters": PART_COUNTERS, "dlbf": PART_DELETABLE, "d-left": PART_DLEFT, "cuckoo": PART_CUCKOO,
+    "exact": PART_EXACT, "succinct": PART_SUCCINCT,
+}
+
 
 # --- one part ------------------------------------------------------------------
 
@@ -66,7 +72,9 @@ cdef inline bint part_contains(const Part* p, uint64_t h, const uint8_t* key, si
         return dleft_contains(&p.dleft, p.data, h)
     if p.kind == PART_DELETABLE:
         return cells_contains(&p.deletable.cells, p.data, h)
-    return exact_find(&p.exact, p.data, h, key, n, &slot)
+    if p.kind == PART_EXACT:
+        return exact_find(&p.exact, p.data, h, key, n, &slot)
+    return (<FilterCore>p.core)._contains(h, key, n)
 
 
 cdef inline void part_prefetch(const Part* p, uint64_t h) noexcept nogil:
@@ -105,7 +113,9 @@ cdef inline bint part_add(Part* p, uint64_t h, const uint8_t* key, size_t n) noe
     if p.kind == PART_DELETABLE:
         deletable_add(&p.deletable, p.data, h)
         return True
-    return exact_add(&p.exact, p.data, h, key, n) != 0
+    if p.kind == PART_EXACT:
+        return exact_add(&p.exact, p.data, h, key, n) != 0
+    return (<FilterCore>p.core)._add(h, key, n) > 0
 
 
 cdef inline bint part_remove(Part* p, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
@@ -126,11 +136,9 @@ cdef inline bint part_remove(Part* p, uint64_t h, const uint8_t* key, size_t n) 
             return False
         deletable_clear(&p.deletable, p.data, h)
         return True
-    return exact_remove(&p.exact, p.data, h, key, n)
-
-
-cdef inline bint part_may_be_full(const Part* p) noexcept nogil:
-    return p.kind == PART_CUCKOO or p.kind == PART_DLEFT or p.kind == PART_EXACT or p.kind == PART_SUCCINCT
+    if p.kind == PART_EXACT:
+        return exact_remove(&p.exact, p.data, h, key, n)
+    return (<FilterCore>p.core)._remove(h, key, n) != KEY_ABSENT
 
 
 cdef bint part_pour(const Part* source, Part* target) noexcept nogil:
@@ -158,31 +166,25 @@ cdef bint part_pour(const Part* source, Part* target) noexcept nogil:
     return True
 
 
-cdef object part_open(Part* p, uint32_t number, params):
-    """Take over the parameters of a part, which its class has checked; returns what must be kept alive."""
+cdef int part_open(Part* p, FilterCore core) except -1:
+    """Take over the geometry of a filter on no buffer; whoever calls keeps the filter alive."""
     if p.kind == PART_BITS or p.kind == PART_COUNTERS:
-        p.cells.n_cells, p.cells.n_hashes, p.cells.block_cells = params[0], params[1], params[2]
-        p.cells.n_blocks = p.cells.n_cells // p.cells.block_cells if p.cells.block_cells else 1
-        p.cells.log2_bits = {1: 0, 2: 1, 4: 2, 8: 3}[params[3]]
-        p.cells.max_count = (1 << <int>params[3]) - 1
+        p.cells = (<CellsCore?>core).geometry
     elif p.kind == PART_SUCCINCT:
-        succinct_set_geometry(&p.succinct, params[0], params[1], params[3])
+        p.succinct = (<SuccinctCore?>core).succinct
     elif p.kind == PART_DELETABLE:
-        p.deletable.cells.n_cells, p.deletable.cells.n_hashes = params[0], params[1]
-        p.deletable.cells.n_blocks = p.deletable.cells.max_count = 1
-        p.deletable.n_regions = params[2]
-        p.deletable.region_cells = (p.deletable.cells.n_cells + p.deletable.n_regions - 1) // p.deletable.n_regions
+        p.deletable = (<DeletableCore?>core).geometry
     elif p.kind == PART_DLEFT:
-        p.dleft.n_tables, p.dleft.n_buckets, p.dleft.bucket_cells = params[0], params[1], params[2]
-        p.dleft.remainder_bits, p.dleft.counter_bits = params[3], params[4]
-        p.dleft.cell_bits = p.dleft.remainder_bits + p.dleft.counter_bits
-        p.dleft.max_count = (<uint32_t>1 << p.dleft.counter_bits) - 1
+        p.dleft = (<DLeftCore?>core).geometry
     elif p.kind == PART_CUCKOO:
-        return cuckoo_set_geometry(&p.cuckoo, params[0], params[1], params[2])
+        p.cuckoo = (<CuckooCore?>core).geometry
     elif p.kind == PART_EXACT:
-        p.exact.n_slots, p.exact.arena_bytes = params[0], params[1]
+        p.exact = (<ExactCore?>core).geometry
     else:
-        raise FormatError(f"part {number} is of unknown kind {p.kind}; written by a newer dlbf?")
+        # The bytes are the composite's, and so are the gate and the checks: the filter is only its leaves.
+        core.data, core.n_payload_bytes = p.data, p.n_bytes
+        p.core = <void*>core
+    return 0
 
 
 cdef uint64_t part_key(const HashKey* key, uint32_t role, uint32_t region) noexcept nogil:
@@ -239,7 +241,7 @@ cdef class CompositeCore(FilterCore):
         cdef bint own_keys
         cdef Part* part
         memset(c, 0, sizeof(Composite))
-        tables = []
+        kept = []
         self._check_all()
         head = self.data
         if directory is not None:
@@ -272,7 +274,7 @@ cdef class CompositeCore(FilterCore):
         if offset > size or n_bytes > size - offset:
             raise FormatError("the model lies outside of the filter; build it again")
         ranges.append((offset, offset + n_bytes))
-        tables.append(model_open(&c.model, self.data + offset, n_bytes, self.model_params))
+        kept.append(model_open(&c.model, self.data + offset, n_bytes, self.model_params))
         if c.n_regions > 1 and c.model.kind == MODEL_NONE:
             raise FormatError("several regions and no model; build the filter again")
         offset, n_bytes = load64(d + AT_PLAN), load64(d + AT_PLAN + 8)
@@ -316,20 +318,26 @@ cdef class CompositeCore(FilterCore):
             shared[offset] = same
             if own_keys:
                 part.filter_id = part_key(&self.hash_key, role, first_region[offset])
-            tables.append(part_open(part, i, params))
+            core, part.can_forget, part.may_be_full = self._part_core(part.kind, params)
+            part_open(part, core)
+            kept.append(core)
         ranges = sorted([pair for pair in ranges if pair[0] < pair[1]])
         for before, after in zip(ranges, ranges[1:]):
             if before[1] > after[0]:
                 raise FormatError(
                     f"bytes {after[0]} to {before[1]} of a learned filter have two meanings; build it again"
                 )
-        self.tables = tables
+        self.kept = kept
         self.composite = fresh
         self.always_zero = 0
         self.unstored = self.data + AT_UNSTORED if directory is None else <uint8_t*>&self.always_zero
 
     def _part_bytes(self, kind, params):
         """Bytes that a part of that kind with those parameters has; the Python class knows."""
+        raise NotImplementedError
+
+    def _part_core(self, kind, params):
+        """A filter of that kind on no buffer; whether it can forget keys, and whether it can be full."""
         raise NotImplementedError
 
     @property
@@ -469,7 +477,7 @@ cdef class CompositeCore(FilterCore):
         cdef Part* first = member
         cdef Part* second = &c.initial
         if gone.kind != PART_ALL and part_contains(gone, h, key, n):
-            if gone.kind == PART_BITS:
+            if not gone.can_forget:
                 # The deleted set cannot forget: the key would be stored and answered "absent".
                 return -1
             if part_contains(member, h, key, n) and part_remove(gone, h, key, n):
@@ -477,7 +485,7 @@ cdef class CompositeCore(FilterCore):
                 self._counted(member, 1)
                 return 1
             # Never a member, so its place among the deleted is a collision: a false negative that stays.
-        if c.has_initial and part_may_be_full(&c.initial):
+        if c.has_initial and c.initial.may_be_full:
             # Taking a key back out of a table leaves no trace, out of counters it may (they saturate): tables first.
             first, second = second, first
         if not part_add(first, h, key, n):

@@ -10,23 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dlbf import format
 from dlbf.filters.base import aligned_zeros
-from dlbf.filters.exact import ExactSet
-from dlbf.filters.kinds import BASE_CLASSES
-from dlbf.geometry import (
-    CellGeometry,
-    DLeftGeometry,
-    cell_fpr,
-    cell_geometry,
-    cuckoo_buckets,
-    cuckoo_fpr,
-    cuckoo_geometry,
-    dleft_fpr,
-    dleft_geometry,
-    succinct_geometry,
-    succinct_slots,
-)
+from dlbf.filters.kinds import BASES, base_of_kind
+from dlbf.filters.row import Base
 from dlbf.models import Model, no_model
 from dlbf.theory import Design, FilterPlan, Plan, get_design
 
@@ -66,17 +52,6 @@ LEAST_RATE = 4e-6
 # A region that has no keys yet still gets a filter, for the few that may come.
 FEW_KEYS = 16
 
-KIND_OF_BASE = {
-    "bits": format.KIND_BLOOM,
-    "counters": format.KIND_COUNTING,
-    "dlbf": format.KIND_DELETABLE,
-    "d-left": format.KIND_DLEFT,
-    "cuckoo": format.KIND_CUCKOO,
-    "exact": format.KIND_EXACT,
-    "succinct": format.KIND_SUCCINCT,
-}
-BASE_OF_KIND = {kind: base for base, kind in KIND_OF_BASE.items()}
-
 
 @dataclass(frozen=True)
 class Part:
@@ -90,9 +65,14 @@ class Part:
     shares_with: int | None = None  # number of the part whose bytes it uses
 
     @property
+    def row(self) -> Base:
+        """What there is to know of its kind."""
+        return _row(self.kind)
+
+    @property
     def base(self) -> str:
         """The name the designs use."""
-        return BASE_OF_KIND[self.kind]
+        return self.row.name
 
     @property
     def nbytes(self) -> int:
@@ -100,85 +80,41 @@ class Part:
         return 0 if self.shares_with is not None else part_bytes(self.kind, self.params)
 
 
+def _row(kind: int) -> Base:
+    row = base_of_kind(kind)
+    if row is None:
+        raise ValueError(f"unknown kind of part {kind}")
+    return row
+
+
 def part_bytes(kind: int, params: Sequence[int]) -> int:
     """Bytes of a part; ValueError for parameters that make no sense."""
-    if kind not in BASE_CLASSES:
-        raise ValueError(f"unknown kind of part {kind}")
-    cls = BASE_CLASSES[kind]
+    cls = _row(kind).cls
     n = len(cls.PARAMS)
     if any(params[n:]):
         raise ValueError(f"unknown parameters of a {cls.__name__}")
     return cls._payload_bytes((0, 0, 0, *params[:n]))
 
 
-def part_fpr(kind: int, params: Sequence[int], n_keys: int) -> float:
+def part_fpr(kind: int, params: tuple[int, ...], n_keys: int) -> float:
     """False-positive rate of a part that holds ``n_keys``."""
-    if kind in (format.KIND_BLOOM, format.KIND_COUNTING, format.KIND_SUCCINCT):
-        return cell_fpr(n_keys, params[0], params[1], params[2])
-    if kind == format.KIND_DELETABLE:
-        return cell_fpr(n_keys, params[0], params[1])
-    if kind == format.KIND_DLEFT:
-        return dleft_fpr(n_keys, DLeftGeometry(*params[:5]))
-    if kind == format.KIND_CUCKOO:
-        return cuckoo_fpr(n_keys, *params[:3])
-    return 0.0
-
-
-def _cells(n_keys: int, plan: FilterPlan, cell_bits: int) -> CellGeometry:
-    """Cells for a planned rate; where the plan fixes bits and hashes, those."""
-    if plan.hashes is not None:
-        n_cells = max(64, round(plan.bits_per_key * n_keys / cell_bits))
-        return CellGeometry(n_cells, plan.hashes)
-    return cell_geometry(n_keys, min(plan.fpr, 0.999))
+    return _row(kind).rate(n_keys, params)
 
 
 def part_params(plan: FilterPlan, n_keys: int, counter_bits: int) -> tuple[int, ...] | None:
     """The geometry of one planned filter for ``n_keys`` keys; None where everything passes."""
-    n_keys = max(1, n_keys)
     if plan.base == "all" or plan.fpr >= 0.9999:
         return None
     if plan.hashes is None and plan.fpr < LEAST_RATE:
         plan = replace(plan, fpr=LEAST_RATE)
-    if plan.base == "bits":
-        return (*_cells(n_keys, plan, 1), 1)
-    if plan.base == "counters":
-        return (*_cells(n_keys, plan, counter_bits), counter_bits)
-    if plan.base == "dlbf":
-        geometry = _cells(n_keys, plan, 1)
-        total = geometry.n_cells
-        regions = max(1, round(total * (plan.marks or 0.1)))
-        return (total - regions, geometry.n_hashes, regions)
-    if plan.base == "succinct":
-        n_cells, n_hashes, n_slots = succinct_geometry(n_keys, min(plan.fpr, 0.999))
-        return (n_cells, n_hashes, 0, n_slots)
-    if plan.base == "d-left":
-        return tuple(dleft_geometry(n_keys, plan.fpr))
-    if plan.base == "cuckoo":
-        return tuple(cuckoo_geometry(n_keys, plan.fpr))
-    if plan.base == "exact":
-        return (ExactSet._slots_for(n_keys), n_keys * 64)
-    raise ValueError(f"no base filter called {plan.base!r}")
+    if plan.base not in BASES:
+        raise ValueError(f"no base filter called {plan.base!r}")
+    return BASES[plan.base].geometry(max(1, n_keys), plan, counter_bits)
 
 
 def scaled_params(kind: int, params: tuple[int, ...], n_before: int, n_keys: int) -> tuple[int, ...]:
     """The geometry of a part for ``n_keys`` at the rate that ``params`` have with ``n_before``."""
-    n_before, n_keys = max(1, n_before), max(1, n_keys)
-    first, *rest = params
-    if kind == format.KIND_CUCKOO:
-        return (cuckoo_buckets(n_keys), *rest)
-    if kind == format.KIND_EXACT:
-        return (ExactSet._slots_for(n_keys), n_keys * 64, *rest[1:])
-    if kind == format.KIND_DLEFT:
-        # Tables, buckets, ...: the slack for the luck of the draw grows with the root.
-        grown = (n_keys + 3 * math.sqrt(n_keys) + 8) / (n_before + 3 * math.sqrt(n_before) + 8)
-        return (first, max(1, math.ceil(rest[0] * grown)), *rest[1:])
-    n_cells = max(64, math.ceil(first * n_keys / n_before / 64) * 64)
-    if kind == format.KIND_SUCCINCT:
-        n_hashes, block_cells = rest[:2]
-        return (n_cells, n_hashes, block_cells, succinct_slots(n_keys, n_cells, n_hashes), *rest[3:])
-    if kind == format.KIND_DELETABLE:
-        return (n_cells, rest[0], max(1, math.ceil(rest[1] * n_keys / n_before)), *rest[2:])
-    return (n_cells, *rest)
+    return _row(kind).scaled(params, max(1, n_before), max(1, n_keys))
 
 
 def _usual_base(design: Design) -> str:
@@ -200,14 +136,14 @@ def build_parts(plan: Plan, key_counts: Sequence[int], headroom: float) -> list[
             planned, n_keys = FilterPlan(base, 0.01, 0.0), max(n_keys, FEW_KEYS)
         params = part_params(planned, n_keys, plan.counter_bits)
         if params is not None:
-            parts.append(Part(role, region, KIND_OF_BASE[planned.base], filter_id, params))
+            parts.append(Part(role, region, BASES[planned.base].number, filter_id, params))
 
     if plan.initial is not None:
         put(INITIAL, 0, INITIAL_ID, plan.initial, total)
     if design.shared:
         cell_bits = 1 if design.member[0] == "bits" else plan.counter_bits
         n_cells = max(64, math.ceil(plan.filter_bits * total / cell_bits / 64) * 64)
-        kind = KIND_OF_BASE[design.member[0]]
+        kind = BASES[design.member[0]].number
         first = None
         for number, region in enumerate(plan.regions):
             if region.member.hashes:
@@ -225,7 +161,7 @@ def build_parts(plan: Plan, key_counts: Sequence[int], headroom: float) -> list[
 
 def is_bare(parts: Sequence[Part], model_bytes: int) -> bool:
     """Whether the composite is one base filter and nothing else, which is laid out without a directory."""
-    return len(parts) == 1 and parts[0].role == MEMBER and parts[0].kind != format.KIND_EXACT and not model_bytes
+    return len(parts) == 1 and parts[0].role == MEMBER and not parts[0].row.growable and not model_bytes
 
 
 def composite_bytes(parts: Sequence[Part], model_bytes: int) -> int:
@@ -268,7 +204,7 @@ def bare_directory(own: tuple[int, ...]) -> bytes | None:
     if not any(own[1:]):
         return None
     n_payload_bytes, n_text_bytes, flags, kind, *params = own
-    if kind == format.KIND_EXACT or flags > FLAG_HIDES_SCORE | FLAG_OWN_KEYS:
+    if _row(kind).growable or flags > FLAG_HIDES_SCORE | FLAG_OWN_KEYS:
         raise ValueError(f"a part of kind {kind} with flags {flags:#x}")
     n_bytes = part_bytes(kind, params)
     if n_bytes + n_text_bytes != n_payload_bytes:

@@ -11,10 +11,7 @@ import numpy as np
 from dlbf import format
 from dlbf.errors import ChecksumError, FilterFullError, FormatError, NotDeletableError, ReinsertionError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count, float_to_param
-from dlbf.filters.exact import ENTRY_BYTES, ExactSet
-from dlbf.filters.kinds import BASE_CLASSES
-from dlbf.filters.tables import WORD_BITS
-from dlbf.geometry import cuckoo_bucket_bits
+from dlbf.filters.kinds import base_of_kind
 from dlbf.kernels.composite import CompositeCore
 from dlbf.learned.assembly import (
     AT_MODEL_PARAMS,
@@ -284,7 +281,7 @@ class LearnedFilter(CompositeCore, Filter):
         for (part, _, _), n_keys in zip(self._layout, self._part_counts(), strict=True):
             if part.role == MEMBER:
                 least = min(least, int(share * rooms[part.region]) - n_keys)
-            elif part.role == DELETED and part.kind != format.KIND_EXACT:
+            elif part.role == DELETED and not part.row.growable:
                 least = min(least, math.ceil(rooms[part.region] * self._plan.deletions) - n_keys)
         return least
 
@@ -298,7 +295,7 @@ class LearnedFilter(CompositeCore, Filter):
     def _apply(self, params: tuple[int, ...]) -> None:
         self._load(bare_directory(params[3:]))
         self._read_directory()
-        self._check_exact_sets()
+        self._check_parts()
 
     def _directory(self) -> bytes:
         """The directory: the start of the payload, or what stands for it in the header."""
@@ -336,15 +333,16 @@ class LearnedFilter(CompositeCore, Filter):
         bare = bare_directory(self._params[3:]) is not None
         self._n_bytes = parts[0].nbytes if bare else directed_bytes(parts, model_bytes)
 
-    def _check_exact_sets(self) -> None:
-        """Offsets in an exact set are followed only after all of them have been looked at."""
+    def _check_parts(self) -> None:
+        """What a part follows (offsets in an exact set) is followed only after all of it has been looked at."""
         for number, (part, _, _) in enumerate(self._layout):
-            if part.kind == format.KIND_EXACT:
-                probe = self._part_filter(number)
-                sound = probe._is_sound()
+            if part.row.cls._check_part is Filter._check_part:
+                continue  # nothing to check: do not open it for that
+            probe = self._part_filter(number)
+            try:
+                probe._check_part()
+            finally:
                 probe._detach()
-                if not sound:
-                    raise FormatError("an exact set in a learned filter points outside of itself; build it again")
 
     def _part_bytes(self, kind: int, params: tuple[int, ...]) -> int:
         try:
@@ -352,29 +350,27 @@ class LearnedFilter(CompositeCore, Filter):
         except ValueError as error:
             raise FormatError(f"impossible part of a learned filter: {error}") from None
 
+    def _part_core(self, kind: int, params: tuple[int, ...]) -> tuple[Filter, bool, bool]:
+        row = base_of_kind(kind)
+        assert row is not None  # its size has been checked
+        core = row.cls.__new__(row.cls)
+        core._apply((0, 0, 0, *params[: len(row.cls.PARAMS)]))
+        return core, row.deletable, row.fills
+
     def _part_filter(self, number: int, payload: memoryview | None = None) -> Any:
         """A filter of the part's class over its bytes, here or in the payload of an equal filter."""
         part, offset, n_bytes = self._layout[number]
         buffer = (self._payload() if payload is None else payload)[offset : offset + n_bytes]
-        cls = BASE_CLASSES[part.kind]
+        cls = part.row.cls
         params = (0, 0, part.filter_id, *part.params[: len(cls.PARAMS)])
         made = cls.__new__(cls)
-        n_items = int.from_bytes(buffer[:8], "little") if part.kind == format.KIND_EXACT else 0
-        made._open(params, buffer, n_items, self._secret)
+        made._open(params, buffer, cls._items_in(buffer), self._secret)
         return made
 
     def _recovered_count(self) -> int:
         for part, _, _ in self._layout:
-            if part.kind in (format.KIND_EXACT, format.KIND_SUCCINCT):
-                raise ChecksumError(
-                    f"was being written and not closed; a {format.KIND_NAMES[part.kind]} in it may be half "
-                    "changed. Build it again"
-                )
-            if part.kind == format.KIND_CUCKOO and cuckoo_bucket_bits(*part.params[1:3]) > WORD_BITS:
-                raise ChecksumError(
-                    "was being written and not closed; buckets of this size change in more than one step, so "
-                    "a kill may have left one half changed. Build it again"
-                )
+            if torn := part.row.cls._after_kill(part.params):
+                raise ChecksumError(f"was being written and not closed; {torn}. Build it again")
         return self.approximate_count()
 
     # --- what it is
@@ -463,7 +459,7 @@ class LearnedFilter(CompositeCore, Filter):
     def _expected_rates(self, n_keys: int) -> tuple[float, float]:
         """The plan's false-positive rate and deletability, for ``n_keys`` spread over the regions as planned."""
         parts = [part for part, _, _ in self._layout]
-        if self.false_negatives or any(part.role == DELETED or part.kind == format.KIND_DELETABLE for part in parts):
+        if self.false_negatives or any(part.role == DELETED or not part.row.forgets for part in parts):
             return self._plan.fpr, self._plan.deletability
         regions = self._plan.regions
         initial, members = predicted_rates(parts, [math.ceil(region.key_share * n_keys) for region in regions])
@@ -497,7 +493,7 @@ class LearnedFilter(CompositeCore, Filter):
         """Share of these keys that will answer "absent" once all of them are removed."""
         parts = [part for part, _, _ in self._layout]
         told = any(part.role == DELETED for part in parts)
-        if not deleted or told or any(part.kind == format.KIND_DELETABLE for part in parts):
+        if not deleted or told or not all(part.row.forgets for part in parts):
             return self._plan.deletability
         n_regions = len(self._plan.regions)
         gone = np.bincount(self._regions_many(deleted), minlength=n_regions)
@@ -544,12 +540,12 @@ class LearnedFilter(CompositeCore, Filter):
         if self._file is None:
             self._lock()  # other threads may be changing keys at this moment
             try:
-                grown = self._grow_exact(n_key_bytes)
+                grown = self._grow(n_key_bytes)
             finally:
                 self._unlock()
-            kinds = {part.kind for part, _, _ in self._layout}
-            # If only exact sets can be full, and all have room, another thread has made it meanwhile.
-            if grown or format.KIND_EXACT in kinds <= {format.KIND_EXACT, format.KIND_BLOOM, format.KIND_COUNTING}:
+            can_fill = [part.row for part, _, _ in self._layout if part.row.fills]
+            # If only growing parts can be full, and all have room, another thread has made it meanwhile.
+            if grown or (can_fill and all(row.growable for row in can_fill)):
                 return
         raise FilterFullError(
             f"a region of this filter has no room for one more key ({len(self)} stored, planned for {self.capacity}); "
@@ -557,30 +553,18 @@ class LearnedFilter(CompositeCore, Filter):
             + ("; or change a copy in memory, whose set of deleted keys grows" if self._file is not None else "")
         )
 
-    def _grow_exact(self, n_key_bytes: int) -> bool:
-        """Move to a buffer where every exact set has room for such a key; False if they all have already."""
-        needed = (ENTRY_BYTES + n_key_bytes + 3) // 4 * 4
+    def _grow(self, n_key_bytes: int) -> bool:
+        """Move to a buffer where every part that grows has room for such a key; False if they all have already."""
         parts: list[Part] = []
         full = False
         for number, (part, _, _) in enumerate(self._layout):
-            grown = part
-            if part.kind == format.KIND_EXACT:
+            params = None
+            if part.row.growable:
                 inside = self._part_filter(number)
-                n_slots, arena_bytes = part.params[:2]
-                n_keys, n_used = (
-                    len(inside),
-                    int.from_bytes(self._payload()[self._layout[number][1] + 8 :][:8], "little"),
-                )
-                live = inside._used_bytes()
+                params = inside._grown(n_key_bytes)
                 inside._detach()
-                if 4 * (n_keys + 1) > 3 * n_slots or n_used + needed > arena_bytes:
-                    # Twice what is needed now, so that the cost of moving is spread over as many keys again; moving
-                    # alone makes room where the arena is full of keys that have left.
-                    full = True
-                    if 4 * (n_keys + 1) > 3 * n_slots:
-                        n_slots = ExactSet._slots_for(2 * (n_keys + 1))
-                    grown = replace(part, params=(n_slots, max(arena_bytes, 2 * (live + needed)), 0, 0, 0))
-            parts.append(grown)
+            full |= params is not None
+            parts.append(part if params is None else replace(part, params=params + (0,) * (5 - len(params))))
         if not full:
             return False
         head = self._head()

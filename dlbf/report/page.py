@@ -13,6 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from dlbf.filters.kinds import BASES
+from dlbf.filters.tables import CUCKOO
 from dlbf.report import wording
 from dlbf.report.charts import (
     Axis,
@@ -213,9 +215,7 @@ def _how_to_use(page: Page) -> str:
             "<code>--headroom 1.5</code>.</p>"
         )
     else:
-        classes = {"cuckoo": "CuckooFilter", "succinct": "SuccinctCountingFilter", "d-left": "DLeftFilter",
-                   "counters": "CountingBloomFilter"}  # fmt: skip
-        kind = classes.get(page.get("recommendation.filter"), "CuckooFilter")
+        kind = BASES.get(page.get("recommendation.filter"), CUCKOO).cls.__name__
         code = f"f = dlbf.{kind}({page.get('recommendation.n_keys')}, {targets['fpr']:g})\nf.update(keys)\nkey in f"
         middle = f"<pre>{escape(code)}</pre><p>The first number is how many keys there is room for.</p>"
     return f"<section><h2>Use it</h2><p>For whoever builds it in:</p>{middle}</section>"

@@ -2,6 +2,9 @@
 
 import math
 
+from dlbf.filters.kinds import BASES
+from dlbf.theory.designs import DESIGNS
+
 __all__ = [
     "bits",
     "count",
@@ -15,43 +18,6 @@ __all__ = [
     "show_key",
 ]
 
-# What a product manager may call each design; the summary for engineers is in dlbf.theory.designs.
-TITLES = {
-    "bloom": "Bloom filter",
-    "counting": "Counting Bloom filter (4\N{NON-BREAKING HYPHEN}bit)",
-    "dlbf": "Deletable Bloom filter",
-    "d-left": "d-left counting filter",
-    "cuckoo": "Cuckoo filter",
-    "lbf": "Learned Bloom filter",
-    "slbf": "Sandwiched learned filter",
-    "slbf-2cbf": "Sandwich, two counting filters",
-    "lbf-2cbf": "Learned, two counting filters",
-    "slbf-3cbf": "Sandwich, three counting filters",
-    "lbf-3sbf": "Learned, deleted keys in Bloom filters",
-    "lbf-3cbf": "Learned, deleted keys in counting filters",
-    "plbf": "Partitioned learned filter",
-    "plbf-cbf": "Partitioned learned, counting",
-    "pddbf": "Partitioned, exact set of deleted keys",
-    "ada-bf": "Adaptive learned filter",
-    "ada-cbf": "Adaptive learned, counting",
-    "bodega": "Bodega filter (keyed, learned)",
-    "bodega-cbf": "Bodega filter, counting",
-    "uptown": "Uptown Bodega (keyed, hidden score)",
-    "secure-bloom": "Keyed Bloom filter",
-    "auto": "Recommended by dlbf",
-}
-
-FILTER_WORDS = {
-    "all": "no filter (everything passes)",
-    "bits": "Bloom filter",
-    "counters": "counting Bloom filter",
-    "succinct": "succinct counting filter",
-    "d-left": "d-left counting filter",
-    "cuckoo": "cuckoo filter",
-    "dlbf": "deletable Bloom filter",
-    "exact": "exact set",
-}
-
 LONGEST_KEY_SHOWN = 72
 
 UNITS = {1e3: "kB", 1e6: "MB", 1e9: "GB", 1e12: "TB"}
@@ -61,12 +27,14 @@ GLUE = "\N{NO-BREAK SPACE}"
 
 def design_title(name: str) -> str:
     """Name of a design for people who do not read papers."""
-    return TITLES.get(name, name)
+    return DESIGNS[name].title if name in DESIGNS else name
 
 
 def plain_words(base: str) -> str:
     """A base filter in words."""
-    return FILTER_WORDS.get(base, base)
+    if base == "all":
+        return "no filter (everything passes)"
+    return BASES[base].words if base in BASES else base
 
 
 def count(value: float) -> str:

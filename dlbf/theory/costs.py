@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dlbf.geometry import CUCKOO_LOAD, CUCKOO_MAX_FPR, DLEFT_COUNTER_BITS, DLEFT_LOAD
+from dlbf.filters import kinds
+from dlbf.geometry import LN2_SQUARED, cell_price, fingerprint_price
 
 __all__ = [
     "ALL",
@@ -25,18 +26,12 @@ __all__ = [
     "COUNTER_WIDTHS",
     "EXACT_SET_BITS",
     "LN2_SQUARED",
-    "SUCCINCT_CELL_BITS",
     "Cost",
     "base_cost",
     "base_costs",
     "cell_cost",
     "fingerprint_cost",
 ]
-
-LN2_SQUARED = math.log(2.0) ** 2
-
-# Bits per cell of the succinct counters: one plain bit, one of rank-coded counts, and the overflow slots.
-SUCCINCT_CELL_BITS = 2.03
 
 # Bits per *deleted* key of an exact set: 1.5 slots of 64 bits, and 32 bytes for the key itself and its length.
 EXACT_SET_BITS = 1.5 * 64 + 32 * 8
@@ -98,7 +93,7 @@ def cell_cost(cell_bits: float, base: str | None = None) -> Cost:
     """
     if not (math.isfinite(cell_bits) and cell_bits > 0):
         raise ValueError(f"cell_bits: expected a finite number > 0, found {cell_bits!r}")
-    return Cost(base or ("bits" if cell_bits == 1 else "counters"), cell_bits / LN2_SQUARED)
+    return Cost(base or ("bits" if cell_bits == 1 else "counters"), *cell_price(cell_bits))
 
 
 def fingerprint_cost(base: str, load: float, extra_bits: float, max_fpr: float) -> Cost:
@@ -113,19 +108,11 @@ def fingerprint_cost(base: str, load: float, extra_bits: float, max_fpr: float) 
     """
     if not 0 < load <= 1:
         raise ValueError(f"load: expected 0 < load <= 1, found {load!r}")
-    return Cost(base, 1 / (load * math.log(2.0)), extra_bits / load, max_fpr)
+    return Cost(base, *fingerprint_price(load, extra_bits, max_fpr))
 
 
-# Both tables come in steps (whole bits, whole prefixes); these lines run through the middle of the steps of
-# `geometry.cuckoo_geometry` and `geometry.dleft_geometry`.
-# Cuckoo: eight slots compared (3 bits), of which sorting the prefixes of a bucket wins back about 0.9.  Above a rate of
-# a few percent eight slots rarely match at once and the table is cheaper than that line: a second, steeper one.
-_CUCKOO = fingerprint_cost("cuckoo", CUCKOO_LOAD, 2.1, CUCKOO_MAX_FPR)
-_CUCKOO_LOOSE = Cost("cuckoo", 1.66, 1.7, CUCKOO_MAX_FPR)
-# d-left: 32 cells compared at that load (4.7 bits), a 2-bit counter, and half a bit lost to whole bits.
-_DLEFT = fingerprint_cost("d-left", DLEFT_LOAD, math.log2(32 * DLEFT_LOAD) + DLEFT_COUNTER_BITS + 0.4, 0.5)
-
-BASES = ("bits", "counters", "succinct", "d-left", "cuckoo", "all")
+# What has a price; the numbers are in the rows of the table of base filters.
+BASES = (*(row.name for row in kinds.BASES.values() if row.price is not None), "all")
 
 
 def base_costs(base: str, counter_bits: int = 4) -> list[Cost]:
@@ -143,18 +130,11 @@ def base_costs(base: str, counter_bits: int = 4) -> list[Cost]:
     >>> [round(cost.bits(0.01), 1) for cost in base_costs("cuckoo")]
     [9.2, 9.3]
     """
-    if base == "bits":
-        return [cell_cost(1)]
-    if base == "counters":
-        return [cell_cost(counter_bits, "counters")]
-    if base == "succinct":
-        return [cell_cost(SUCCINCT_CELL_BITS, "succinct")]
-    if base == "cuckoo":
-        return [_CUCKOO, _CUCKOO_LOOSE]
-    if base == "d-left":
-        return [_DLEFT]
     if base == "all":
         return [ALL]
+    row = kinds.BASES.get(base)
+    if row is not None and row.price is not None:
+        return [Cost(base, *line) for line in row.price(counter_bits)]
     raise ValueError(f"base: expected one of {', '.join(BASES)}, found {base!r}")
 
 

@@ -4,13 +4,16 @@ One composite covers them all::
 
     query(x) = initial(x)  AND  member[r](x)  AND NOT deleted[r](x)      with r = region(score(x))
 
-A design says which kind of base filter each place holds; the planner says how large it is; the composite builds it.
-This table is the only place that says what a design *is*.
+A design says which kind of base filter each place holds; its planner says how large it is; the composite builds it.
+This table is the only place that says what a design *is*: a new one costs a row.  The designs that are one base filter
+and nothing else have theirs in the table of base filters, ``dlbf.filters.kinds``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from dlbf.filters.kinds import BASES
 
 __all__ = ["DESIGNS", "MANY", "Design", "get_design"]
 
@@ -45,6 +48,10 @@ class Design:
         Do all regions share one array and differ in the number of hashes?
     hides_score : bool
         Does the model see the key only through the keyed permutation, so that nobody can choose a score?
+    title : str
+        What people who read no papers may call it.
+    planner : str
+        Which planner of ``dlbf.theory.planner`` sizes its filters.
 
     Examples
     --------
@@ -64,6 +71,8 @@ class Design:
     keyed: bool = False
     shared: bool = False
     hides_score: bool = False
+    title: str = ""
+    planner: str = "regions"
 
     @property
     def learned(self) -> bool:
@@ -88,45 +97,88 @@ def _spread(kinds: tuple[str, ...], n_regions: int, n_above: int) -> tuple[str, 
     return (below,) * (n_regions - n_above) + (above,) * n_above
 
 
+_PLAIN = tuple(
+    Design(
+        row.design.name, row.design.summary or row.words, 1, (row.name,),
+        deletable=row.deletable, title=row.design.title, planner=row.design.planner,
+    )
+    for row in BASES.values()
+    if row.design is not None
+)  # fmt: skip
+
 _TABLE = (
-    Design("bloom", "Bloom filter", 1, ("bits",)),
-    Design("counting", "counting Bloom filter", 1, ("counters",), deletable=True),
-    Design("dlbf", "deletable Bloom filter: a bitmap of collisions", 1, ("dlbf",), deletable=True),
-    Design("d-left", "d-left counting filter", 1, ("d-left",), deletable=True),
-    Design("cuckoo", "cuckoo filter", 1, ("cuckoo",), deletable=True),
-    Design("lbf", "learned (Kraska): backup filter below the threshold", 2, ("bits", "all")),
-    Design("slbf", "sandwiched (Mitzenmacher): filter, model, backup filter", 2, ("bits", "all"), initial="bits"),
+    *_PLAIN,
     Design(
-        "slbf-2cbf", "sandwich with two counting filters", 2, ("counters", "all"), initial="counters", deletable=True
-    ),
-    Design("lbf-2cbf", "a counting filter on each side of the threshold", 2, ("counters",), deletable=True),
-    Design(
-        "slbf-3cbf", "sandwich, a counting filter on each side", 2, ("counters",), initial="counters", deletable=True
+        "lbf", "learned (Kraska): backup filter below the threshold", 2, ("bits", "all"),
+        title="Learned Bloom filter",
     ),
     Design(
-        "lbf-3sbf", "learned, deleted keys in two Bloom filters", 2, ("bits", "all"), deleted=("bits",),
-        deletable=True, false_negatives=True,
+        "slbf", "sandwiched (Mitzenmacher): filter, model, backup filter", 2, ("bits", "all"), initial="bits",
+        title="Sandwiched learned filter", planner="sandwich",
     ),
     Design(
-        "lbf-3cbf", "learned, deleted keys in two counting filters", 2, ("counters", "all"), deleted=("counters",),
-        deletable=True, false_negatives=True,
+        "slbf-2cbf", "sandwich with two counting filters", 2, ("counters", "all"), initial="counters", deletable=True,
+        title="Sandwich, two counting filters", planner="sandwich",
     ),
-    Design("plbf", "partitioned: a Bloom filter per region", MANY, ("bits",)),
-    Design("plbf-cbf", "partitioned, counting", MANY, ("counters",), deletable=True),
+    Design(
+        "lbf-2cbf", "a counting filter on each side of the threshold", 2, ("counters",), deletable=True,
+        title="Learned, two counting filters",
+    ),
+    Design(
+        "slbf-3cbf", "sandwich, a counting filter on each side", 2, ("counters",), initial="counters", deletable=True,
+        title="Sandwich, three counting filters", planner="sandwich",
+    ),
+    Design(
+        "lbf-3sbf", "learned, deleted keys in two Bloom filters", 2, ("bits", "all"),
+        deleted=("bits",), deletable=True, false_negatives=True,
+        title="Learned, deleted keys in Bloom filters", planner="three-filters",
+    ),
+    Design(
+        "lbf-3cbf", "learned, deleted keys in two counting filters", 2, ("counters", "all"),
+        deleted=("counters",), deletable=True, false_negatives=True,
+        title="Learned, deleted keys in counting filters", planner="three-filters",
+    ),
+    Design(
+        "plbf", "partitioned: a Bloom filter per region", MANY, ("bits",),
+        title="Partitioned learned filter",
+    ),
+    Design(
+        "plbf-cbf", "partitioned, counting", MANY, ("counters",), deletable=True,
+        title="Partitioned learned, counting",
+    ),
     Design(
         "pddbf", "partitioned, counters below, exact set of deleted keys above", MANY, ("counters", "all"),
         deleted=("none", "exact"), deletable=True,
+        title="Partitioned, exact set of deleted keys", planner="exact-deleted",
     ),
-    Design("ada-bf", "one array, fewer hashes for higher scores", MANY, ("bits",), shared=True),
-    Design("ada-cbf", "one array, counting", MANY, ("counters",), deletable=True, shared=True),
-    Design("bodega", "Downtown Bodega: a keyed Bloom filter on each side", 2, ("bits",), keyed=True),
-    Design("bodega-cbf", "Downtown Bodega with keyed counters", 2, ("counters",), deletable=True, keyed=True),
+    Design(
+        "ada-bf", "one array, fewer hashes for higher scores", MANY, ("bits",), shared=True,
+        title="Adaptive learned filter", planner="shared",
+    ),
+    Design(
+        "ada-cbf", "one array, counting", MANY, ("counters",), deletable=True, shared=True,
+        title="Adaptive learned, counting", planner="shared",
+    ),
+    Design(
+        "bodega", "Downtown Bodega: a keyed Bloom filter on each side", 2, ("bits",), keyed=True,
+        title="Bodega filter (keyed, learned)",
+    ),
+    Design(
+        "bodega-cbf", "Downtown Bodega with keyed counters", 2, ("counters",), deletable=True, keyed=True,
+        title="Bodega filter, counting",
+    ),
     Design(
         "uptown", "Uptown Bodega: a sandwich whose model sees only the permuted key", 2, ("bits", "all"),
-        initial="bits", keyed=True, hides_score=True,
+        initial="bits", keyed=True, hides_score=True, title="Uptown Bodega (keyed, hidden score)", planner="sandwich",
     ),
-    Design("secure-bloom", "keyed Bloom filter", 1, ("bits",), keyed=True),
-    Design("auto", "the cheapest deletable filter per region", MANY, ("chosen",), deletable=True),
+    Design(
+        "secure-bloom", "keyed Bloom filter", 1, ("bits",), keyed=True,
+        title="Keyed Bloom filter", planner="single",
+    ),
+    Design(
+        "auto", "the cheapest deletable filter per region", MANY, ("chosen",), deletable=True,
+        title="Recommended by dlbf", planner="auto",
+    ),
 )  # fmt: skip
 
 DESIGNS: dict[str, Design] = {design.name: design for design in _TABLE}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dlbf.filters.kinds import BASES
 from dlbf.plain import plain_data
 from dlbf.theory.allocation import Allocation, allocate, sandwich
 from dlbf.theory.costs import ALL, COUNTER_WIDTHS, EXACT_SET_BITS, Cost, base_cost, base_costs
@@ -31,7 +32,7 @@ __all__ = ["AUTO_BASES", "FilterPlan", "Plan", "RegionPlan", "plan"]
 Floats = npt.NDArray[np.float64]
 
 # What `auto` chooses from, region by region.
-AUTO_BASES = ("counters", "succinct", "d-left", "cuckoo")
+AUTO_BASES = tuple(row.name for row in BASES.values() if row.deletable and row.price is not None)
 
 # Keys a per-key formula is evaluated for when it needs a number of keys (the limit is reached to 1e-5 long before).
 _MANY_KEYS = 1_000_000
@@ -347,9 +348,9 @@ def plan(
     if task.deletability > 0 and not row.deletable:
         return _infeasible(task, math.inf, "the design cannot delete")
     if task.bits is not None and task.bits < 0 and design != "auto":
-        least = _planner(row)(task.replace(bits=0.0)).min_bits
+        least = PLANNERS[row.planner](task.replace(bits=0.0)).min_bits
         return _infeasible(task, least - task.model_bits, "the model alone is larger than the budget")
-    return _planner(row)(task)
+    return PLANNERS[row.planner](task)
 
 
 def _check(
@@ -428,7 +429,7 @@ def _check(
         weight = inside("objective", objective, 0, 1, False, False)
     bases = tuple(bases)
     for base in bases:
-        if base_cost(base).base == "all" or base == "bits":
+        if base_cost(base).base == "all" or not BASES[base].deletable:
             raise ValueError(f"bases: expected deletable base filters, found {base!r}")
     return _Task(
         row, keys, queries, bits, fpr, fnr, float(deletability), float(adversarial_fpr), counter_bits, float(deletions),
@@ -522,24 +523,6 @@ def _members(found: Allocation) -> list[FilterPlan]:
 
 # --- one planner per shape
 # ---------------------------------------------------------------------------------------------
-
-
-def _planner(row: Design) -> Callable[[_Task], Plan]:
-    if row.name == "auto":
-        return _plan_auto
-    if row.member == ("dlbf",):
-        return _plan_dlbf
-    if row.regions == 1:
-        return _plan_single
-    if row.shared:
-        return _plan_shared
-    if row.false_negatives:
-        return _plan_three_filters
-    if "exact" in row.deleted:
-        return _plan_exact_deleted
-    if row.initial is not None:
-        return _plan_sandwich
-    return _plan_regions
 
 
 def _plan_single(task: _Task) -> Plan:
@@ -918,3 +901,16 @@ def _plan_auto(task: _Task) -> Plan:
         return dataclasses.replace(result, min_bits=least)
     best = min(candidates, key=lambda found: found.bits if task.fpr is not None else found.fpr)
     return dataclasses.replace(best, min_bits=least)
+
+
+# What the column `planner` of the table of designs names.
+PLANNERS: dict[str, Callable[[_Task], Plan]] = {
+    "single": _plan_single,
+    "dlbf": _plan_dlbf,
+    "regions": _plan_regions,
+    "sandwich": _plan_sandwich,
+    "three-filters": _plan_three_filters,
+    "exact-deleted": _plan_exact_deleted,
+    "shared": _plan_shared,
+    "auto": _plan_auto,
+}

@@ -14,7 +14,7 @@ import struct
 import time
 from pathlib import Path
 
-from dlbf import format, models
+from dlbf import models
 from dlbf.storage import Store, generations, rebuild, replica, steps
 
 N_KEYS = 1500
@@ -178,7 +178,7 @@ def same_filter(store):
     fresh.update(list(store))
     probes = [b"probe %d" % i for i in range(2000)]
     exact = [
-        part.kind in (format.KIND_CUCKOO, format.KIND_DLEFT) for part, _, _ in getattr(live, "_layout", ())
+        part.base in ("cuckoo", "d-left") for part, _, _ in getattr(live, "_layout", ())
     ]  # cells are only estimated
     return (
         len(live) == len(fresh)
