@@ -17,8 +17,10 @@ import pytest
 from models_golden import GOLDEN, golden_keys
 
 from dlbf import models
+from dlbf.models import kinds
 from dlbf.models.features import PackedKeys, guess_split_byte, guess_view
 from dlbf.models.measuring import choose_thresholds, filter_bits, measure, region_shares
+from dlbf.models.trainers import TRAINERS
 
 HERE = Path(__file__).parent
 KINDS = ("ngram", "trees", "naive-bayes", "svm")
@@ -72,6 +74,15 @@ def test_train_every_kind_equals_reference(trained, kind):
     slow = reference.Reference(model.params, model.payload)
     keys = [key.encode() for key in KEYS[:150] + NEGATIVES[:150]] + golden_keys(300)
     assert model.score_many(keys).tolist() == [slow.score(key) for key in keys]
+
+
+def test_every_kind_has_a_trainer_and_the_number_it_always_had():
+    assert kinds.KINDS == ("none", "ngram", "trees", "naive-bayes", "svm")  # stored in models: new ones come last
+    assert [kinds.kind_of_number(number).name for number in range(len(kinds.KINDS))] == list(kinds.KINDS)
+    assert kinds.kind_of_number(len(kinds.KINDS)) is None
+    assert set(TRAINERS) == set(kinds.ROWS) - {"none"}
+    for name in models.SUPPORTED:
+        assert kinds.kind_of_class(name.split()[0]).name in TRAINERS
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dlbf.cli.console import terminal
 from dlbf.cli.reading import input_options, read_keys_from, read_secret
-from dlbf.models.model import KINDS
+from dlbf.models.kinds import KINDS
 from dlbf.theory import DESIGNS
 
 __all__ = ["command"]

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dlbf.models.features import Features, PackedKeys
+from dlbf.models.kinds import KINDS, ROWS, kind_of_class
 from dlbf.models.measuring import measure
-from dlbf.models.model import KINDS, Model, make
+from dlbf.models.model import Model, make
 
 __all__ = ["LINEAR", "SUPPORTED", "class_name", "compile", "float_scores", "score_rows"]
 
@@ -23,18 +24,7 @@ Array = npt.NDArray[Any]
 # Score units per nat in the forms that have room for it; a table's scale follows from its largest weight.
 UNITS_PER_NAT = 256.0
 
-SUPPORTED = (
-    "LogisticRegression",
-    "SGDClassifier",
-    "LinearSVC",
-    "GaussianNB",
-    "DecisionTreeClassifier",
-    "RandomForestClassifier",
-    "ExtraTreesClassifier",
-    "GradientBoostingClassifier",
-    "HistGradientBoostingClassifier",
-    "AdaBoostClassifier (of decision trees)",
-)
+SUPPORTED = tuple(name for kind in ROWS.values() for name in kind.classes)
 LINEAR = ("LogisticRegression", "SGDClassifier", "LinearSVC")
 
 
@@ -387,7 +377,7 @@ def compile(
     view = _as_features(features, estimator)
     _check_fitted(estimator, name, view)
     linear = name in LINEAR
-    label = kind or {"LinearSVC": "svm", "GaussianNB": "naive-bayes"}.get(name, "ngram" if linear else "trees")
+    label = kind or kind_of_class(name).name
     if linear and view.view == "ngram":
         model = _table(estimator, view, weight_bits, label, clip_sigmas)
     elif linear:

@@ -8,12 +8,11 @@ from dlbf.errors import FormatError
 from dlbf.kernels.methods import own_methods
 from dlbf.kernels.scoring import Scorer
 from dlbf.models.features import NO_SPLIT, VIEWS, Features
+from dlbf.models.kinds import ROWS, kind_of_number
 from dlbf.models.pickles import seal
 
-__all__ = ["KINDS", "Model", "from_bytes", "no_model"]
+__all__ = ["Model", "from_bytes", "no_model"]
 
-# How a model was made; stored, never used for scoring.
-KINDS = ("none", "ngram", "trees", "naive-bayes", "svm")
 _FORMS = ("none", "int8 table", "int4 table", "quadratic", "trees")
 _PARAM_KIND_NAME = 10
 _MASK = 2**64 - 1
@@ -70,11 +69,13 @@ class Model(Scorer):
     ) -> None:
         super().__init__()  # the kernel has read both in __cinit__
         label = params[_PARAM_KIND_NAME] if len(params) > _PARAM_KIND_NAME else 0
-        if label >= len(KINDS):
+        row = kind_of_number(label)
+        if row is None:
             raise FormatError(f"model: unknown kind number {label}; written by a newer dlbf?")
         if any(params[_PARAM_KIND_NAME + 1 :]):
             raise FormatError("model: reserved parameters are not zero; written by a newer dlbf?")
         self._label = label
+        self._kind = row.name
         self.estimator = estimator
         self.report = {} if report is None else report
         self._secret = secret
@@ -82,7 +83,7 @@ class Model(Scorer):
 
     @property
     def kind(self) -> str:
-        return KINDS[self._label]
+        return self._kind
 
     @property
     def form(self) -> str:
@@ -165,7 +166,7 @@ def make(
         n_items,
         sum_shift,
         min(round(scale * 65536), _MASK),
-        KINDS.index(kind),
+        ROWS[kind].number,
     )
     return Model(params, payload, **extra)
 

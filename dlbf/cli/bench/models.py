@@ -23,6 +23,7 @@ def command(data: str | None, n_keys: int, rounds: int, quick: bool, as_json: bo
     from dlbf.bench import models as models_section
     from dlbf.bench.data import data_folder, data_words, hard_split, random_split, read_urls
     from dlbf.datasets import listed_urls, ordinary_urls
+    from dlbf.models.kinds import ROWS
 
     if quick:
         n_keys, rounds = min(n_keys, 20_000), min(rounds, 5)
@@ -40,10 +41,7 @@ def command(data: str | None, n_keys: int, rounds: int, quick: bool, as_json: bo
             worth += models_section.quality(split, say=status.update)
         status.update("training one model of each kind")
         sample = (keys[:50_000], negatives[:50_000])
-        trained = [
-            models.train(*sample, kind=kind, max_bytes=8192, progress=False)
-            for kind in ("ngram", "svm", "naive-bayes", "trees")
-        ]
+        trained = [models.train(*sample, kind=kind, max_bytes=8192, progress=False) for kind in ROWS if kind != "none"]
         status.update("timing")
         asked = [key for key in negatives if 45 <= len(key) <= 55][:30_000]
         speed = models_section.bench_models(trained, asked, keys[:200_000], rounds=rounds)
