@@ -1,27 +1,24 @@
 """Building the next generation while reads and writes go on.
 
-A builder walks through the keys in order, a bounded number per step, each step in a read transaction of its own.
-Between steps it
-keeps up by the journal: an operation on a key it has passed is applied, one on a key still ahead is not, because the
-walk will
-meet its outcome.  So after every step the new filter holds exactly the keys up to ``position`` of one committed state;
-when
-the walk is at its end it is complete, and the switch needs one short transaction.
+A builder walks through the keys in order, a bounded number per step, each step in a view of its own.  Between steps it
+keeps up by the log: an operation on a key it has passed is applied, one on a key still ahead is not, because the walk
+will meet its outcome.  So after every step the new filter holds exactly the keys up to ``position`` of one committed
+state; when the walk is at its end it is complete, and the switch needs one short transaction.
 
 Nothing is written before the switch: a builder that dies leaves no trace, and the old generation goes on serving.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from dlbf.errors import DlbfError, FilterFullError
 from dlbf.kernels.journal import apply_record, read_record
-from dlbf.storage import generations, journal, steps
-from dlbf.storage.layout import FLAG_OMITTED, HEAD_PART_BYTES, node_key
-from dlbf.storage.longkeys import Databases, long_state, scan
+from dlbf.storage import generations, steps
+from dlbf.storage.layout import FLAG_OMITTED
+from dlbf.storage.log import Log
 
-__all__ = ["TOO_MANY_ALIKE", "Builder", "fill_successor", "keys_after"]
+__all__ = ["TOO_MANY_ALIKE", "Builder", "fill_successor"]
 
 KEYS_PER_UPDATE = 4096
 # Why a filter with room enough is full all the same.
@@ -54,33 +51,29 @@ def fill_successor(
     return filter
 
 
-def keys_after(txn: Any, dbs: Databases, position: bytes | None) -> Iterator[bytes]:
-    """The keys above ``position`` (None: all) in order, as fast as LMDB gives them where none of them is long."""
-    if long_state(txn, dbs).n_nodes or (position is not None and len(position) >= HEAD_PART_BYTES):
-        return (key for key, _ in scan(txn, dbs, start=position) if key != position)
-    cursor = txn.cursor(dbs.data)
-    found = cursor.set_range(position or b"\0")
-    if found and cursor.key() == position:
-        found = cursor.next()
-    keys: Iterator[bytes] = cursor.iternext(values=False) if found else iter(())
-    if position is None and txn.get(node_key(0, b""), db=dbs.long) is not None:
-        return chain([b""], keys)
-    return keys
-
-
 class Builder:
-    """Fills an empty filter with the keys of a store, step by step.
+    """Fills an empty filter with keys that come in order, step by step.
 
     Parameters
     ----------
-    dbs : Databases
+    log : Log
+        What happens to the keys meanwhile.
     filter : GenerationFilter
         Empty; the builder owns it until it is done.
+    keys_after : callable
+        Gives the keys of a view that are above another one (None: all of them), in order; none where a subclass knows
+        how to get them.
     """
 
-    def __init__(self, dbs: Databases, filter: Any) -> None:
-        self.dbs = dbs
+    def __init__(
+        self,
+        log: Log,
+        filter: Any,
+        keys_after: Callable[[Any, bytes | None], Iterator[bytes]] = lambda txn, position: iter(()),
+    ) -> None:
+        self.log = log
         self.filter = filter
+        self._keys_after = keys_after
         self.position: bytes | None = None  # the last key passed; None: none yet
         self.done = False
         self.applied = 0
@@ -100,7 +93,7 @@ class Builder:
             return True
         try:
             while self.applied < now:
-                run = journal.read_run(txn, self.dbs, self.applied + 1)
+                run = self.log.read_run(txn, self.applied + 1)
                 for number, record in run:
                     if number > now:
                         break
@@ -132,18 +125,18 @@ class Builder:
 
     def step(self, txn: Any, n_keys: int) -> int:
         """Catch up with ``txn`` (a read transaction) and pass up to ``n_keys`` more keys; returns how many."""
-        self.catch_up(txn, txn.id())
+        self.catch_up(txn, self.log.position(txn))
         return self._walk(txn, n_keys)
 
     def finish(self, txn: Any) -> None:
         """Inside a write transaction that has not changed anything: become complete for it."""
-        self.catch_up(txn, txn.id() - 1)
+        self.catch_up(txn, self.log.position(txn) - 1)
         while not self.done:
             self._walk(txn, 1 << 30)
 
     def _ahead(self, txn: Any) -> Iterator[bytes]:
         """The keys behind ``position``."""
-        return keys_after(txn, self.dbs, self.position)
+        return self._keys_after(txn, self.position)
 
     def _walk(self, txn: Any, n_keys: int) -> int:
         if self.done:

@@ -59,10 +59,10 @@ class EnginelessGuard(Guard):
 
     def facts(self) -> dict[str, Any]:
         """What there is to tell beside ``stats``, as plain data."""
-        assert self._lock_file is not None
-        note = self._lock_file.note
+        lock_file = self._writes.lock_file
+        note = lock_file.note
         writer = "nothing under way"
-        if self._lock_file.damaged:
+        if lock_file.damaged:
             writer = "guard.lock cannot be read; the next writer makes the filter again"
         elif note.intent != NOTHING:
             what = "adding" if note.intent == ADDING else "deleting"
@@ -77,8 +77,8 @@ class EnginelessGuard(Guard):
 
     def _engine_of(self) -> str:
         """The class of the adapter and what it told about the engine when its keys were last read."""
-        with self._reading() as txn:
-            record = txn.get(GUARD_KEY, db=self._dbs.meta)
+        with self._environment.reading() as txn:
+            record = txn.get(GUARD_KEY, db=self._environment.dbs.meta)
         try:
             name, _, told = GuardInfo.unpack(record or b"").identity[8:].partition(b" ")
         except FormatError:

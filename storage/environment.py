@@ -1,185 +1,311 @@
-"""Opening an LMDB environment: how large its map is, who may write it, and where its newest transaction is told."""
+"""An open LMDB environment: read transactions and the map under them, and one write transaction at a time."""
 
-import contextlib
+import _thread
 import logging
 import mmap
-import struct
-import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
 from dlbf.errors import StoreError
-from dlbf.storage.layout import (
-    DATA_FILE,
-    DATABASES,
-    META_MAGIC,
-    META_MAGIC_OFFSET,
-    META_PAGE_SIZE_OFFSET,
-    META_TXN_ID_OFFSET,
-    META_VERSION,
-    READERS_FILE,
-)
-from dlbf.storage.room import Room, is_full, reserve_lock_file, room_left
+from dlbf.kernels.environment import Asking, EnvironmentCore, Reading, ReadsHeld, WriteLock, WritesCore
+from dlbf.kernels.filelock import FileLock
+from dlbf.storage.layout import DATA_FILE, META_TXN_ID_OFFSET
+from dlbf.storage.longkeys import Databases
+from dlbf.storage.opening import map_meta_pages
+from dlbf.storage.room import WRITER_BYTE, Room, is_full, room_left
 
-__all__ = ["SYNC_MODES", "map_meta_pages", "open_environment"]
+__all__ = ["BEGIN_ERRORS", "MAP_ERRORS", "Environment", "Overtaken", "Writes"]
 
 log = logging.getLogger("dlbf.storage")
-SYNC_MODES = {
-    "full": {"sync": True, "metasync": True},
-    "data": {"sync": True, "metasync": False},
-    "none": {"sync": False, "metasync": False},
-}
-# Address space, not memory or disk: a map this large never has to grow.  Where that much is not to be had, less is
-# taken.
-DEFAULT_MAP_BYTES = 1 << 40
-LEAST_MAP_BYTES = 1 << 20
-MOST_MAP_BYTES = 1 << 46
-# A store reads while it keeps another transaction for its next read.
-LEAST_READERS = 2
-MOST_READERS = 1 << 20
-# Read transactions that py-lmdb keeps for reuse: beginning a new one takes a lock that all processes share.
-SPARE_TXNS = 1
+
+# A transaction keeps its changes for a second try when the map has less room than this.
+ROOMY_MAP_BYTES = 1 << 36
+RESIZE_PATIENCE_SECONDS = 30.0
+# Nobody else is likely to end what the thread that waits has begun.
+OWN_PATIENCE_SECONDS = 1.0
+# How long, at most twice, a read transaction is kept open for the next read.
+KEEP_SECONDS = 0.02
+# After which beginning to read may succeed, see Environment.cannot_read.
+BEGIN_ERRORS = (lmdb.MapResizedError, lmdb.ReadersFullError)
+# After which a change of one key is tried again the slower way.
+MAP_ERRORS = (lmdb.MapResizedError, lmdb.MapFullError)
 
 
-def open_environment(
-    path: Path,
-    map_size: int | None,
-    max_readers: int,
-    sync: str,
-    *,
-    readonly: bool,
-    writemap: bool,
-    lock_timeout: float | None,
-) -> tuple[Any, Room | None]:
-    """The environment, and the lock of those that write it.
-
-    Raises
-    ------
-    StoreError
-        If it cannot be opened; nothing is left open then.
-    """
-    if map_size is not None and not 0 <= map_size <= MOST_MAP_BYTES:
-        raise ValueError(f"map_size must be from 0 to {MOST_MAP_BYTES:,} bytes, found {map_size:,}")
-    if not isinstance(max_readers, int) or not LEAST_READERS <= max_readers <= MOST_READERS:
-        raise ValueError(
-            f"max_readers must be from {LEAST_READERS} to {MOST_READERS:,} (a store needs {LEAST_READERS} itself; each "
-            f"takes 64 bytes of lock.mdb), found {max_readers!r}"
-        )
-    env = room = None
-    options = {"max_readers": max_readers, "readonly": readonly, "create": not readonly, **SYNC_MODES[sync]}
-    try:
-        if readonly:
-            return _open(path, map_size, options), None
-        if not writemap:
-            # The lock comes second: LMDB knows best what is wrong with a path.
-            env = _open(path, map_size, options)
-            return env, Room(path / DATA_FILE, mapped=False, timeout=lock_timeout)
-        path.mkdir(exist_ok=True)
-        room = Room(path / DATA_FILE, mapped=True, timeout=lock_timeout)
-        size = room.fitting(map_size or 0)
-        reserve_lock_file(path / READERS_FILE, max_readers)
-        # LMDB takes only an empty file for a new one, and makes that as long as the map; what is somebody else's it
-        # refuses, and that is to stay as it is.
-        is_ours = room.has_at(META_MAGIC_OFFSET, META_MAGIC.to_bytes(4, sys.byteorder))
-        (room.reserve if is_ours else room.check)(size)
-        env = _open(path, size, {"writemap": True, **options})
-        room.reserve(env.info()["map_size"])
-        return env, room
-    except BaseException as error:
-        if env is not None:
-            env.close()
-        if room is not None:
-            room.close()
-        if isinstance(error, OSError):
-            raise StoreError(f"{path}: cannot be opened for writing: {error}") from error
-        raise
+class Overtaken(StoreError):
+    """Another process has written between the two tries of a transaction."""
 
 
-def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> Any:
-    """The environment, with as large a map as there may be if none is given."""
-    size = max(map_size or DEFAULT_MAP_BYTES, LEAST_MAP_BYTES)
+def sweep(reference: "weakref.ref[Environment]", wake: threading.Lock) -> None:
+    """End read transactions that are kept open and not used; while there are none it sleeps until ``wake`` is free."""
     while True:
-        least = LEAST_MAP_BYTES
-        try:
-            if not options.get("writemap"):
-                # LMDB would take no more than what is committed, and then another process commits the next page.
-                with contextlib.suppress(FileNotFoundError):
-                    least += (path / DATA_FILE).stat().st_size
-                size = max(size, least)
-            return lmdb.open(
-                str(path),
-                map_size=size,
-                max_dbs=len(DATABASES) + 1,
-                max_spare_txns=SPARE_TXNS,
-                readahead=False,
-                **options,
-            )
-        except (lmdb.MemoryError, MemoryError) as error:
-            if map_size is not None or size <= least:
-                raise _no_memory(path, size, error) from error
-            size //= 4
-        except lmdb.MapResizedError:
-            continue  # it has grown by more than that
-        except lmdb.Error as error:
-            if "already open" in str(error):
-                raise StoreError(
-                    f"{path}: already open in this process, or in the one it was forked from; share that "
-                    "Store between threads, close it first, or start processes with spawn"
-                ) from error
-            if isinstance(error, lmdb.InvalidError):
-                raise StoreError(f"{path}: data.mdb is not an LMDB file ({error}); restore a backup") from error
-            if "Cannot allocate" in str(error):
-                if map_size is not None or size <= least:
-                    raise _no_memory(path, size, error) from error
-                size //= 4
-                continue
-            hint = ""
-            if "Permission denied" in str(error):
-                hint = "; whoever opens a store, for reading too, must be able to write its lock.mdb"
-            if is_full(error):
-                hint = f"; {room_left(path)}: make room"
-            raise StoreError(f"{path}: LMDB cannot open it: {error}{hint}") from error
+        wake.acquire()
+        while True:
+            time.sleep(KEEP_SECONDS)
+            environment = reference()
+            if environment is None or environment.handle is None:
+                rouse(wake)  # another one, if an exception came between its start and the note of it
+                return
+            if not environment.sweep():
+                break
+            del environment
+        del environment
 
 
-def _no_memory(path: Path, size: int, error: Exception) -> StoreError:
-    return StoreError(
-        f"{path}: this process may not map the {size:,} bytes that are needed ({error}); raise its limit of address "
-        "space (ulimit -v), or open the store with a smaller map_size if one was given"
-    )
-
-
-def map_meta_pages(path: Path, env: Any) -> mmap.mmap | None:
-    """LMDB's two meta pages, if the transaction ids are where they should be; else None, and a warning."""
-    psize = env.stat()["psize"]
+def rouse(wake: threading.Lock) -> None:
+    """Wake the sweeper, if it sleeps."""
     try:
-        # Not the lock file: closing any descriptor of that would drop LMDB's locks.
-        with (path / DATA_FILE).open("rb") as file:
-            meta_map = mmap.mmap(file.fileno(), 2 * psize, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        log.warning("%s: reading without the filter: the meta pages cannot be mapped (%s)", path, error)
-        return None
-    if hasattr(mmap, "MADV_RANDOM"):
-        # Else the system reads ahead, megabytes on some disks, when these two pages have been put out of memory.
-        meta_map.madvise(mmap.MADV_RANDOM)
-    # The id may rise between two looks; a layout that is not understood stays wrong.
-    for _ in range(10):
-        before = env.info()["last_txnid"]
-        ids = [struct.unpack_from("=Q", meta_map, page * psize + META_TXN_ID_OFFSET)[0] for page in (0, 1)]
-        after = env.info()["last_txnid"]
-        heads = [struct.unpack_from("=II", meta_map, page * psize + META_MAGIC_OFFSET) for page in (0, 1)]
-        sizes = [struct.unpack_from("=I", meta_map, page * psize + META_PAGE_SIZE_OFFSET)[0] for page in (0, 1)]
-        understood = heads == [(META_MAGIC, META_VERSION)] * 2 and sizes == [psize] * 2
-        if understood and before <= max(ids) <= after + 1:
-            return meta_map
-    meta_map.close()
-    log.warning(
-        "%s: reading without the filter: LMDB's meta pages are not of the known layout (magic and version %s, "
-        "ids %s, LMDB says %s); use py-lmdb with LMDB 0.9",
-        path,
-        heads,
-        ids,
-        after,
-    )
-    return None
+        wake.release()
+    except RuntimeError:
+        pass  # it is awake
+
+
+class Environment(EnvironmentCore):
+    """LMDB's environment as this process has it open.
+
+    Parameters
+    ----------
+    path : path
+        The directory.
+    readonly : bool
+        Whether nothing is written.
+    handle : lmdb.Environment
+    room : Room or None
+        The lock of those that write it.
+    """
+
+    dbs: Databases
+
+    def __init__(self, path: Path, readonly: bool, handle: Any, room: Room | None) -> None:
+        self.path = path
+        self.readonly = readonly
+        self.room = room
+        # Not owned: they own the environment.
+        self._writes: Callable[[], Writes | None] = lambda: None
+        self.page_bytes: int = handle.stat()["psize"]
+        self._meta_map: mmap.mmap | None = None
+        self._data: FileIO | None = None  # where those who only read wait for who writes
+        self._roomy = 0  # transactions that may follow without a look how full the map is
+        # Taken: the sweeper sleeps.  Not an Event: an exception from a signal handler could leave one locked for ever.
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._is_swept = False  # whether the sweeper has been started
+        self.attach(handle, handle.begin, BEGIN_ERRORS)
+
+    @property
+    def writes(self) -> "Writes":
+        """The write transactions, as long as who opened the environment has them."""
+        alive = self._writes()
+        assert alive is not None, "whoever opened the environment keeps them"
+        return alive
+
+    def take_turns(self, timeout: float | None) -> None:
+        """Wait for other processes that write, up to ``timeout`` seconds, where that can be interrupted."""
+        if self.room is not None and self.room.turns is not None:
+            self.writes.turns = self.room.turns
+            return
+        # A backup, which also who only reads can make, has to wait for who writes.
+        self._data = FileIO(self.path / DATA_FILE)
+        self.writes.turns = FileLock(self._data, WRITER_BYTE, self.path, timeout, advisory=True)
+
+    def serve(self, dbs: Databases) -> None:
+        """The databases are known: reads and writes can begin."""
+        self.dbs = dbs
+        self.keep_reads(True)
+        self._meta_map = map_meta_pages(self.path, self.handle)
+        if self._meta_map is not None:
+            self.word.attach(self._meta_map, META_TXN_ID_OFFSET, self.page_bytes + META_TXN_ID_OFFSET)
+
+    # --- who may use it
+
+    def refuse_while_closing(self) -> None:
+        """Raise if it is closed, or another thread has begun to close it."""
+        if self.handle is None:
+            raise StoreError(f"{self.path}: this store is closed; open it again")
+        if self.closing not in (0, threading.get_ident()):
+            raise StoreError(f"{self.path}: this store is being closed by another thread; open it again")
+
+    def check(self) -> None:
+        """Raise if it is closed, or this is a child of the process that opened it."""
+        if self.handle is None:
+            self.refuse_while_closing()
+        if self.was_forked():
+            raise StoreError(
+                f"{self.path}: opened before fork() and used in the child, which LMDB does not allow; "
+                "open it after the fork in both, or start the child with spawn"
+            )
+
+    def blame_disk(self, error: BaseException) -> None:
+        """An error of LMDB has come: if the disk is full, or fails, say so."""
+        if isinstance(error, lmdb.Error) and is_full(error):
+            raise StoreError(
+                f"{self.path}: the disk is full or fails: LMDB says {error}, and {room_left(self.path)}. Nothing of "
+                "this transaction has been stored, and everything before it is; make room, and run it again"
+            ) from error
+
+    def let_go(self) -> None:
+        """Close everything; what an exception has interrupted is done when it is called again."""
+        if self.handle is not None:
+            if not self.was_forked():
+                self.keep_reads(False)
+            self.leaving = self.handle
+            self.handle = None
+        self.word.detach()
+        self.detach()
+        if self._meta_map is not None:
+            self._meta_map.close()
+            self._meta_map = None
+        if self.leaving is not None:
+            self.leaving.close()
+            self.leaving = None
+        writes = self._writes()
+        if writes is not None:
+            writes.turns = None
+        if self._data is not None:
+            self._data.close()
+        if self.room is not None:
+            self.room.close()
+        rouse(self._wake)
+
+    # --- read transactions and the map
+
+    def reading(self, buffers: bool = False) -> Reading:
+        """A read transaction, counted so that the map does not move under it; for ``with``."""
+        return Reading(self, buffers)
+
+    def cannot_read(self, error: BaseException) -> None:
+        """A read transaction could not be begun: see to it that the next try may succeed, or raise."""
+        with Asking(self) as handle:
+            if isinstance(error, lmdb.MapResizedError):
+                self.adopt_map()
+            elif not isinstance(error, lmdb.ReadersFullError):
+                raise error
+            elif not self.drop_kept() and not handle.reader_check():
+                raise StoreError(
+                    f"{self.path}: all {handle.max_readers()} reader slots are in use; close snapshots, "
+                    "or open the store with a larger max_readers"
+                ) from None
+
+    def start_sweeping(self) -> None:
+        """A read has left its transaction open: see that it is not for long."""
+        if not self._is_swept:
+            try:
+                # One call: an exception from a signal handler in a Thread's start() leaves it half begun.
+                _thread.start_new_thread(sweep, (weakref.ref(self), self._wake))
+                self._is_swept = True
+            except RuntimeError as error:  # there are too many threads, or the interpreter is about to end
+                self.keep_reads(False)
+                log.debug("%s: read transactions are not kept: %s", self.path, error)
+        rouse(self._wake)
+
+    def adopt_map(self) -> None:
+        """Another process has made the map larger: follow."""
+        with WriteLock(self.writes):
+            self.resize(0)
+
+    def resize(self, size: int) -> None:
+        """Move the map; the caller holds the write lock and has no transaction."""
+        with ReadsHeld(self):
+            own = self.reads_itself()
+            patience = OWN_PATIENCE_SECONDS if own else RESIZE_PATIENCE_SECONDS
+            end = time.monotonic() + patience
+            self.drop_kept()
+            while self.n_reading:
+                if time.monotonic() > end:
+                    raise StoreError(
+                        f"{self.path}: the LMDB map must grow, but {self.n_reading} snapshots or iterators of this "
+                        f"{'thread' if own else 'process'} have been open for {patience:.0f} s; close them, or open "
+                        "the store with a larger map_size"
+                    )
+                time.sleep(0.0005)
+            room = self.room
+            if room is not None and room.mapped:
+                # Another program has made the file longer, or it is full.
+                size = room.fitting(0) if size == 0 else room.grow(self.handle.info()["map_size"])
+                room.reserve(size)
+            try:
+                self.handle.set_mapsize(size)
+            except lmdb.Error as error:
+                self.let_go()  # py-lmdb has closed it
+                raise StoreError(
+                    f"{self.path}: the LMDB map cannot be made {size:,} bytes large ({error}); nothing has been "
+                    "stored, and the store is closed now. Free memory and open it again"
+                ) from error
+
+    def map_may_fill(self) -> bool:
+        """Whether the next transaction might find the map full."""
+        if self._roomy:
+            # Nothing short of ROOMY_MAP_BYTES / 2 in each thousand transactions could change that.
+            self._roomy -= 1
+            return False
+        info = self.handle.info()
+        free: int = info["map_size"] - (info["last_pgno"] + 1) * self.page_bytes
+        self._roomy = 1000 * (free // ROOMY_MAP_BYTES)
+        return free < ROOMY_MAP_BYTES
+
+    def take_roomy(self, n_wanted: int) -> int:
+        """How many of the next transactions need not look how full the map is."""
+        if not self._roomy:
+            return n_wanted  # the next transaction looks
+        taken = min(n_wanted, self._roomy)
+        self._roomy -= taken
+        return taken
+
+    @property
+    def data_bytes(self) -> int:
+        """Length of the data file."""
+        try:
+            return (self.path / DATA_FILE).stat().st_size
+        except OSError as error:
+            raise StoreError(
+                f"{self.path}: data.mdb is not there any more ({error}); the directory was moved or removed while the "
+                "store was open. Close it, and open it where it is now"
+            ) from error
+
+
+class Writes(WritesCore):
+    """The write transactions of an environment: one at a time in this process, and by LMDB's lock in all of them."""
+
+    environment: Environment
+
+    def __init__(self, environment: Environment) -> None:
+        self.lock = threading.Lock()
+        super().__init__(environment, self.lock)
+        environment._writes = weakref.ref(self)
+        # Called with each new transaction before it is used: the ledger catches up.
+        self.on_begin: Callable[[Any], None] = lambda txn: None
+
+    def begin_locked(self) -> Any:
+        """Begin, with the lock held."""
+        environment = self.environment
+        environment.drop_kept()  # it will be of the past, and would keep pages from being used again
+        while True:
+            try:
+                txn = self.begin_txn()
+                break
+            except lmdb.MapResizedError:
+                environment.resize(0)
+        self.on_begin(txn)
+        return txn
+
+    def begin_again(self, txn: Any, number: int | None = None) -> Any:
+        """After a full map: abort, make it larger, begin again; as transaction ``number``, where that matters."""
+        environment = self.environment
+        self.abort(txn)
+        self.give_turn()
+        environment.resize(2 * environment.handle.info()["map_size"])
+        log.info("%s: the map has grown to %d bytes", environment.path, environment.handle.info()["map_size"])
+        txn = self.begin_locked()
+        if number is not None and txn.id() != number:
+            self.abort(txn)
+            raise Overtaken(
+                "another process wrote while the LMDB map was being made larger; nothing of this transaction has "
+                "been stored. Run it again"
+            )
+        return txn

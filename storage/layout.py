@@ -160,7 +160,7 @@ __all__ = [
     "GuardInfo",
     "LongState",
     "StoreInfo",
-    "Traffic",
+    "TrafficRecord",
     "journal_key",
     "opened",
     "piece_key",
@@ -293,6 +293,11 @@ class Checkpoint:
 
     FORMAT = struct.Struct("<8Q")
 
+    @classmethod
+    def of(cls, generation: int, txn_id: int, removed: int) -> "Checkpoint":
+        """One that is about to be written."""
+        return cls(generation, txn_id, removed, txn_id, 0, 0)
+
     @property
     def n_pieces(self) -> int:
         """Number of pieces in ``filter``."""
@@ -382,7 +387,7 @@ class BuildInfo:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TrafficRecord:
     """The ``traffic`` record: what a generation's filter has met."""
 
     generation: int = 0
@@ -401,7 +406,7 @@ class Traffic:
         )
 
     @classmethod
-    def unpack(cls, record: bytes | None) -> "Traffic":
+    def unpack(cls, record: bytes | None) -> "TrafficRecord":
         """From bytes, checked; nothing seen if there is no record."""
         if record is None:
             return cls()

@@ -15,9 +15,11 @@ __all__ = [
     "count_keys",
     "count_range",
     "delete_long",
+    "get_any",
     "get_long",
     "is_plain",
     "long_state",
+    "prefix_end",
     "put_long",
     "scan",
 ]
@@ -95,6 +97,12 @@ def get_long(txn: Any, dbs: Databases, key: bytes) -> bytes | None:
         return None
     found: bytes | None = txn.get(node_key(node, parts[-1]), db=dbs.long)
     return found
+
+
+def get_any(txn: Any, dbs: Databases, key: bytes) -> bytes | None:
+    """The value of any key, None if it is not there."""
+    value: bytes | None = txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key)
+    return value
 
 
 def put_long(txn: Any, dbs: Databases, key: bytes, value: bytes) -> bool:

@@ -10,42 +10,34 @@ a time, which is what uses a second core; scanning and filling are one thread ea
 """
 
 import math
-import random
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlbf.errors import ChecksumError, FilterFullError, StoreError
-from dlbf.kernels.keys import read_keys
 from dlbf.storage import generations, misses, steps
 from dlbf.storage.build import TOO_MANY_ALIKE, Builder
-from dlbf.storage.drift import LEAST_KEYS, LEAST_NEGATIVES, NO_MODEL, observed_rate
-from dlbf.storage.layout import BUILD_KEY, LONG_KEY, STORE_KEY, BuildInfo, StoreInfo, Traffic
+from dlbf.storage.commits import Commits
+from dlbf.storage.drift import drift
+from dlbf.storage.figures import figures, figures_now
+from dlbf.storage.layout import BUILD_KEY, LONG_KEY, STORE_KEY, BuildInfo, StoreInfo, TrafficRecord
 from dlbf.storage.longkeys import long_state
-from dlbf.storage.misses import read_misses
-from dlbf.storage.replica import read_traffic
-from dlbf.storage.report import FilterFigures, RebuildReport
+from dlbf.storage.report import RebuildReport
+from dlbf.storage.samples import DELETABILITY, LEAST_KEYS, LEAST_NEGATIVES, absent_now, sample_keys
 from dlbf.storage.secret import make_secret
 from dlbf.storage.verify import check_meta, unknown_meta
 from dlbf.theory.designs import get_design
 
-if TYPE_CHECKING:
-    from dlbf.storage.store import Store
-
-__all__ = ["DELETABILITY", "absent_now", "rebuild", "sample_keys"]
+__all__ = ["Progress", "Wishes", "rebuild"]
 
 Progress = Callable[[str, int, int], None]
 
 # What is kept to learn from.
 MAX_KEYS = 500_000
 MAX_NEGATIVES = 500_000
-SCAN_KEYS_PER_STEP = 16384
-# Deleted keys that answer "absent" at once, of a hundred: what fit() has by default, too.
-DELETABILITY = 0.9
 # Room in each region of the model for so many standard deviations of chance.
 SPARE_SIGMAS = 3.0
 # Progress within training, whose number of steps is not known beforehand.
@@ -74,37 +66,47 @@ class Phases:
         self.seconds.append((name, time.perf_counter() - began))
 
 
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What kind of filter is asked for; see ``dlbf.storage.Store.rebuild``."""
+
+    design: str
+    model: Any
+    fpr: float | None
+    deletability: float | None
+    adversarial_fpr: float
+    allow_false_negatives: bool
+
+
 def rebuild(
-    store: "Store",
+    commits: Commits,
+    wishes: Wishes,
     negatives: Iterable[Any] | None,
     *,
-    design: str,
-    model: Any,
-    fpr: float | None,
-    deletability: float | None,
-    adversarial_fpr: float,
     dry_run: bool,
     if_needed: bool,
-    allow_false_negatives: bool,
     progress: Progress | None,
 ) -> RebuildReport:
     """See ``dlbf.storage.Store.rebuild``."""
-    check_design(design, allow_false_negatives)
-    generations.check_fpr(fpr)
+    check_design(wishes.design, wishes.allow_false_negatives)
+    generations.check_fpr(wishes.fpr)
+    ledger, settings = commits.ledger, commits.ledger.settings
     why = "asked for"
-    before = figures_now(store)
+    before = figures_now(ledger)
     if if_needed:
-        found = store.drift()
-        if not found.due:
-            return RebuildReport(False, "not needed", before, None, store._info.fpr, found.keys)
-        why = "; ".join(found.reasons)
-    need_secret(store, dry_run)
-    target = fpr or store._info.fpr
+        drifted = drift(commits, True)
+        if not drifted.due:
+            return RebuildReport(False, "not needed", before, None, settings.info.fpr, drifted.keys)
+        why = "; ".join(drifted.reasons)
+    need_secret(commits, dry_run)
+    target = wishes.fpr or settings.info.fpr
     phases = Phases(progress)
     source = "caller" if negatives is not None else "traffic"
     with phases.phase("negatives"):
-        absent, n_stored = absent_now(store, negatives, MAX_NEGATIVES)
-    n_keys = len(store)
+        if negatives is None:
+            commits.flush_samples()
+        absent, n_stored = absent_now(commits.log, commits.source, negatives, MAX_NEGATIVES)
+    n_keys = count(commits)
     notes: list[str] = []
     if n_stored and source == "caller":
         notes.append(
@@ -113,16 +115,13 @@ def rebuild(
         )
     prepared = None
     sampled: list[bytes] = []
-    if wants_learning(design, model, n_keys, len(absent), source, notes):
+    if wants_learning(wishes, n_keys, len(absent), source, notes):
         with phases.phase("scan") as report:
-            sampled = sample_keys(store, n_keys, MAX_KEYS, report)
+            sampled = sample_keys(commits.source, n_keys, MAX_KEYS, report)
         with phases.phase("train") as report:
-            prepared = learn(
-                sampled, absent, design, model, target, deletability, adversarial_fpr, store._secret, n_keys, report,
-                notes,
-            )  # fmt: skip
+            prepared = learn(sampled, absent, wishes, target, settings.secret, n_keys, report, notes)
         n_keys = max(n_keys, len(sampled))
-    empty = choose(prepared, design, n_keys, target, store._secret, notes)
+    empty = choose(prepared, wishes.design, n_keys, target, settings.secret, notes)
     if prepared is not None and empty is not prepared.filter:
         prepared = None
     result = RebuildReport(
@@ -139,24 +138,37 @@ def rebuild(
         phases=tuple(phases.seconds),
         notes=tuple(notes),
     )
-    if dry_run:
-        return result
-    filter = build(store, empty, n_keys, phases)
+    return result if dry_run else put_in(commits, wishes, result, empty, prepared, phases)
+
+
+def put_in(
+    commits: Commits, wishes: Wishes, planned: RebuildReport, empty: Any, prepared: Any, phases: Phases
+) -> RebuildReport:
+    """Fill the filter that was planned, measure it, and make it the one that answers."""
+    with phases.phase("build") as report:
+        builder = filled(commits, empty, planned.keys, report)
     measured = math.nan
     if prepared is not None and prepared.held:
         with phases.phase("measure"):
-            filter.filter = prepared.measured(filter.filter)
-            measured = filter.filter.plan.measured_fpr or 0.0
+            builder.filter = prepared.measured(builder.filter)
+            measured = builder.filter.plan.measured_fpr or 0.0
     with phases.phase("switch") as report:
-        switch(store, filter, target, measured, result, sum(s for _, s in phases.seconds), allow_false_negatives)
+        switch(commits, builder, planned, measured, sum(s for _, s in phases.seconds), wishes.allow_false_negatives)
         report(1, 1)
+    filter = builder.filter
     return replace(
-        result,
+        planned,
         done=True,
-        keys=len(filter.filter),
-        after=figures(filter.filter, len(filter.filter), measured),
+        keys=len(filter),
+        after=figures(filter, len(filter), measured),
         phases=tuple(phases.seconds),
     )
+
+
+def count(commits: Commits) -> int:
+    """Number of keys there are."""
+    with commits.environment.reading() as txn:
+        return commits.source.count(txn)
 
 
 def check_design(design: str, allow_false_negatives: bool) -> None:
@@ -177,76 +189,22 @@ def check_design(design: str, allow_false_negatives: bool) -> None:
         )
 
 
-def need_secret(store: "Store", dry_run: bool) -> None:
+def need_secret(commits: Commits, dry_run: bool) -> None:
     """A store that has lost its secret gets a new one, unless the caller keeps it."""
-    if not store._info.keyed or store._secret is not None or dry_run:
+    settings, path = commits.ledger.settings, commits.environment.path
+    if not settings.info.keyed or settings.secret is not None or dry_run:
         return
-    if store._info.secret_elsewhere:
-        raise StoreError(f"{store.path}: this store's secret is kept by its owner; open it with secret= to rebuild")
-    store._secret = store._replica.secret = make_secret(store.path)
+    if settings.info.secret_elsewhere:
+        raise StoreError(f"{path}: this store's secret is kept by its owner; open it with secret= to rebuild")
+    settings.secret = make_secret(path)
 
 
 # --- what to learn from
 
 
-def absent_now(store: "Store", negatives: Iterable[Any] | None, limit: int) -> tuple[list[bytes], int]:
-    """Absent keys that are asked for: those given, or the sampled ones; and how many were left out because they are in
-    the store by now.
-
-    Each once: a program that polls for one key teaches nothing about others, and a key that is held out to measure with
-    must not be one that was learnt.
-    """
-    rng = random.Random(0)
-    found: list[bytes] = []
-    if negatives is None:
-        if not store.readonly and store._n_samples and store._writer == 0:
-            store._flush()
-        with store._reading() as txn:
-            found = list(islice(read_misses(txn, store._dbs), limit))
-    else:
-        # A reservoir: uniform over what is given, however much that is.
-        seen = 0
-        if isinstance(negatives, (str, bytes, bytearray, memoryview)):
-            read_keys(negatives)  # says that this is one key
-        batches = iter(negatives)
-        while batch := read_keys(list(islice(batches, 65536))):
-            for key in batch:
-                seen += 1
-                if len(found) < limit:
-                    found.append(key)
-                elif (at := rng.randrange(seen)) < limit:
-                    found[at] = key
-    found = list(dict.fromkeys(found))
-    absent: list[bytes] = []
-    for first in range(0, len(found), SCAN_KEYS_PER_STEP):
-        part = found[first : first + SCAN_KEYS_PER_STEP]
-        absent.extend(key for key, value in zip(part, store._fetch_many(part), strict=True) if value is None)
-    rng.shuffle(absent)
-    return absent, len(found) - len(absent)
-
-
-def sample_keys(store: "Store", n_keys: int, limit: int, report: Callable[[int, int], None]) -> list[bytes]:
-    """All keys, or a uniform sample of about ``limit`` of them, read in short transactions."""
-    rng = random.Random(0)
-    share = min(1.0, limit / max(1, n_keys))
-    kept: list[bytes] = []
-    passed = 0
-    for part in store._key_batches(SCAN_KEYS_PER_STEP):
-        passed += len(part)
-        if share >= 1:
-            kept.extend(part)
-        else:
-            expected = share * len(part)
-            n_wanted = int(expected) + (rng.random() < expected % 1)
-            kept.extend(rng.sample(part, min(n_wanted, len(part))))
-        report(min(passed, n_keys), n_keys)
-        if len(kept) >= 2 * limit:
-            break  # a store that has doubled meanwhile; what there is will do
-    return kept
-
-
-def wants_learning(design: str, model: Any, n_keys: int, n_absent: int, source: str, notes: list[str]) -> bool:
+def wants_learning(wishes: Wishes, n_keys: int, n_absent: int, source: str, notes: list[str]) -> bool:
     """Whether to plan a composite at all; says why not."""
+    design, model = wishes.design, wishes.model
     if design == "cuckoo" or (design == "auto" and (model is None or model == "none")):
         return False
     row = get_design(design)
@@ -273,11 +231,8 @@ def wants_learning(design: str, model: Any, n_keys: int, n_absent: int, source: 
 def learn(
     keys: list[bytes],
     absent: list[bytes],
-    design: str,
-    model: Any,
+    wishes: Wishes,
     fpr: float,
-    deletability: float | None,
-    adversarial_fpr: float,
     secret: bytes | None,
     n_keys: int,
     report: Callable[[int, int], None],
@@ -286,6 +241,7 @@ def learn(
     """Train, plan and lay out; None if that needs something that is not there."""
     from dlbf.learned.fitting import Targets, prepare
 
+    design, deletability = wishes.design, wishes.deletability
     if deletability is None and design == "auto":
         deletability = DELETABILITY
     stages: list[str] = []
@@ -302,9 +258,9 @@ def learn(
             targets = Targets(
                 fpr=fpr,
                 deletability=deletability,
-                adversarial_fpr=adversarial_fpr,
+                adversarial_fpr=wishes.adversarial_fpr,
                 design=design,
-                model=model,
+                model=wishes.model,
                 headroom=generations.REBUILD_ROOM,
                 secret=secret,
             )
@@ -340,112 +296,78 @@ def choose(prepared: Any, design: str, n_keys: int, fpr: float, secret: bytes | 
 MOST_ROOM = 4.0
 
 
-def build(store: "Store", empty: Any, n_keys: int, phases: Phases) -> Builder:
-    """Fill the filter while the store is in use."""
-    with phases.phase("build") as report:
-        return filled(store, empty, n_keys, report)
-
-
-def filled(store: "Store", empty: Any, n_keys: int, report: Callable[[int, int], None]) -> Builder:
+def filled(commits: Commits, empty: Any, n_keys: int, report: Callable[[int, int], None]) -> Builder:
     """A builder that is done; its filter is larger than ``empty`` if the store outgrew that meanwhile."""
     room = 1.0
     while True:
-        builder = store._new_builder(empty)
+        builder = commits.source.builder(empty)
         try:
-            store._build(builder, n_keys, report)
+            commits.build(builder, n_keys, report)
             return builder
         except FilterFullError:
             room *= 1.2
             if room > MOST_ROOM:
-                raise StoreError(f"{store.path}: {TOO_MANY_ALIKE}; remove them and run rebuild() again") from None
+                raise StoreError(
+                    f"{commits.environment.path}: {TOO_MANY_ALIKE}; remove them and run rebuild() again"
+                ) from None
             # New keys may all be of one region, which then needs many times its room.
             empty = generations.enlarged(empty, room if generations.is_learned(empty) else 1.2)
 
 
 def switch(
-    store: "Store",
+    commits: Commits,
     builder: Builder,
-    fpr: float,
+    planned: RebuildReport,
     measured: float,
-    result: RebuildReport,
     seconds: float,
     allow_false_negatives: bool,
 ) -> None:
-    """Catch up and make the new filter the store's, with everything that is known about it, in one transaction."""
-    info = StoreInfo(fpr, store._info.created, store._info.secret_elsewhere, store._info.keyed)
+    """Catch up and make the new filter the one that answers, with everything that is known about it, in one
+    transaction."""
+    settings, dbs = commits.ledger.settings, commits.environment.dbs
+    before = settings.info
+    info = StoreInfo(planned.fpr_target, before.created, before.secret_elsewhere, before.keyed)
     damaged = False
-    with store._reading() as txn:
+    with commits.environment.reading() as txn:
         try:
-            misses.check_misses(txn, store._dbs)
+            misses.check_misses(txn, dbs)
         except ChecksumError:
             damaged = True
 
-    def prepare(txn: Any, number: int) -> Traffic:
-        dbs = store._dbs
-        before = read_traffic(txn, dbs)
-        if info != store._info or check_meta(txn, dbs, (STORE_KEY, LONG_KEY)) or unknown_meta(txn, dbs):
+    def prepare(txn: Any, position: int) -> TrafficRecord:
+        traffic = commits.log.read_traffic(txn)
+        if info != before or check_meta(txn, dbs, (STORE_KEY, LONG_KEY)) or unknown_meta(txn, dbs):
             # All of it anew: a record under a damaged key could not be found to be deleted.
             long = long_state(txn, dbs)
             txn.drop(dbs.meta, delete=False)
             txn.put(STORE_KEY, info.pack(), db=dbs.meta)
             txn.put(LONG_KEY, long.pack(), db=dbs.meta)
         filter = builder.filter
-        found = figures(filter, len(filter), measured)
+        after = figures(filter, len(filter), measured)
         record = BuildInfo(
-            generation=number,
+            generation=position,
             time=time.time(),
             keys=len(filter),
-            negatives=result.negatives,
-            design=found.design,
-            model=found.model,
-            fpr_predicted=found.fpr_predicted,
+            negatives=planned.negatives,
+            design=after.design,
+            model=after.model,
+            fpr_predicted=after.fpr_predicted,
             fpr_measured=None if math.isnan(measured) else measured,
-            bits_per_key=found.bits_per_key if found.keys else 0.0,
+            bits_per_key=after.bits_per_key if after.keys else 0.0,
             seconds=seconds,
             allow_false_negatives=allow_false_negatives,
         )
         txn.put(BUILD_KEY, record.pack(), db=dbs.meta)
-        scale = misses.age_misses(txn, dbs, store._miss_limit or misses.DEFAULT_LIMIT, before.scale, damaged)
-        return Traffic(number, scale=scale)
+        commits.on_rebuilt(txn)
+        limit = commits.traffic.limit or misses.DEFAULT_LIMIT
+        return TrafficRecord(position, scale=misses.age_misses(txn, dbs, limit, traffic.scale, damaged))
 
     while True:
         try:
-            store._switch(builder, prepare)
+            commits.switch(builder, prepare)
             break
         except FilterFullError:
             # The last records did not fit: once more, a little larger.
-            builder = filled(store, generations.enlarged(builder.filter, 1.2), len(store), lambda done, total: None)
-    store._info = info
-
-
-# --- figures
-
-
-def figures_now(store: "Store") -> FilterFigures | None:
-    """The figures of the filter that serves now; None if there is none."""
-    is_filtering = store._state()[0] == "filtering"
-    filter = store._replica.filter  # another thread may take it away at any time
-    if not is_filtering or filter is None:
-        return None
-    with store._reading() as txn:
-        traffic = read_traffic(txn, store._dbs)
-    rate = observed_rate(traffic)[0] if traffic.generation == store._replica.generation else math.nan
-    return figures(filter, len(filter), rate)
-
-
-def figures(filter: Any, n_keys: int, measured: float = math.nan) -> FilterFigures:
-    """The figures of a filter with ``n_keys`` in it."""
-    learned = generations.is_learned(filter)
-    model_bytes = filter.model_bytes if learned else 0
-    rate, deletability = generations.expected_rates(filter, n_keys)
-    return FilterFigures(
-        design=generations.design_of(filter),
-        model=filter.model.kind if learned else NO_MODEL,
-        keys=n_keys,
-        filter_bytes=filter.nbytes - model_bytes,
-        model_bytes=model_bytes,
-        capacity=generations.capacity_of(filter),
-        fpr_predicted=rate,
-        fpr_measured=measured,
-        deletability=deletability,
-    )
+            larger = generations.enlarged(builder.filter, 1.2)
+            builder = filled(commits, larger, count(commits), lambda done, total: None)
+    settings.info = info

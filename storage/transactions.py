@@ -1,74 +1,50 @@
 """Views of a store: a write transaction with its journal, and a snapshot of one moment."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from typing import Any, Self
 
 import lmdb
 
 from dlbf.errors import StoreError
+from dlbf.kernels.changes import PutPath
 from dlbf.kernels.journal import OperationLog
-from dlbf.kernels.keys import read_key
+from dlbf.kernels.ledger import ABSENT
 from dlbf.kernels.methods import own_methods
-from dlbf.kernels.readpath import PutPath
 from dlbf.storage import steps
+from dlbf.storage.commits import Commits
+from dlbf.storage.environment import Environment
+from dlbf.storage.keys import Key, Value, as_key, as_value
 from dlbf.storage.layout import PLAIN_KEY_BYTES
-from dlbf.storage.longkeys import count_keys, delete_long, get_long, is_plain, put_long, scan
+from dlbf.storage.ledger import Ledger
+from dlbf.storage.longkeys import Databases, count_keys, delete_long, get_any, is_plain, put_long, scan
+from dlbf.storage.traffic import Traffic
 
-if TYPE_CHECKING:
-    from dlbf.storage.store import Store
-
-__all__ = ["Snapshot", "WriteTransaction", "as_items", "as_key", "as_value"]
-
-Key = bytes | str | bytearray | memoryview
-
-
-def as_key(key: Any) -> bytes:
-    """A key as bytes; str is UTF-8."""
-    if type(key) is bytes:
-        return key
-    return read_key(key)
-
-
-def as_value(value: Any) -> bytes:
-    """A value as bytes."""
-    if type(value) is bytes:
-        return value
-    try:
-        return memoryview(value).tobytes()
-    except TypeError:
-        raise TypeError(
-            f"a value must be bytes or another buffer, not {type(value).__name__}; encode it first"
-        ) from None
-
-
-def as_items(other: Any) -> Iterable[tuple[Any, Any]]:
-    """What ``update`` takes: a mapping, anything with ``keys()`` (a snapshot, say), or pairs."""
-    if isinstance(other, Mapping):
-        return other.items()
-    return ((key, other[key]) for key in other.keys()) if hasattr(other, "keys") else other  # noqa: SIM118
+__all__ = ["Snapshot", "WriteTransaction"]
 
 
 class _View:
     """What reading views share."""
 
-    _store: "Store"
+    _environment: Environment
     _txn: Any
+
+    @property
+    def _dbs(self) -> Databases:
+        return self._environment.dbs
 
     def _live(self) -> Any:
         if self._txn is None:
             raise StoreError("this transaction has ended; begin another one")
-        self._store._check_process()
+        self._environment.check()
         return self._txn
 
     def _read(self, key: bytes) -> bytes | None:
         txn = self._live()
-        dbs = self._store._dbs
         try:
-            value: bytes | None = txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key)
+            return get_any(txn, self._dbs, key)
         except lmdb.Error:
             self._live()  # or else it has ended meanwhile
             raise
-        return value
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of a key as this view sees it, or ``default``."""
@@ -86,7 +62,7 @@ class _View:
 
     def __len__(self) -> int:
         try:
-            return count_keys(self._live(), self._store._dbs)
+            return count_keys(self._live(), self._dbs)
         except lmdb.Error:
             self._live()
             raise
@@ -98,7 +74,7 @@ class _View:
         txn = self._live()
         found = scan(
             txn,
-            self._store._dbs,
+            self._dbs,
             as_key(prefix),
             None if start is None else as_key(start),
             None if stop is None else as_key(stop),
@@ -108,12 +84,12 @@ class _View:
 
     def _walk(self, found: Iterator[tuple[bytes, bytes]], txn: Any) -> Iterator[tuple[bytes, bytes]]:
         """The same items; as long as there may be more the view is not collected, which would end it."""
-        store = self._store
+        environment = self._environment
         try:
             for item in found:
                 yield item
-                if store._was_forked():
-                    store._check_process()
+                if environment.was_forked():
+                    environment.check()
         except lmdb.Error as error:
             if self._live() is not txn:
                 raise StoreError(
@@ -157,15 +133,17 @@ class Snapshot(_View):
     >>> folder.cleanup()
     """
 
-    def __init__(self, store: "Store") -> None:
-        self._store = store
+    def __init__(self, environment: Environment, ledger: Ledger, traffic: Traffic) -> None:
+        self._environment = environment
+        self._ledger = ledger
+        self._traffic = traffic
         self._txn = None
-        self._reading = store._reading()
+        self._reading = environment.reading()
         try:
             self._txn = self._reading.__enter__()
             self.txn_id: int = self._txn.id()
             # Not in another transaction: there may be no slot for it, and it could not follow a map that has grown.
-            store._refresh(txn=self._txn)
+            ledger.refresh(txn=self._txn)
         except BaseException as error:
             self._reading.__exit__(type(error), error, error.__traceback__)
             raise
@@ -175,9 +153,9 @@ class Snapshot(_View):
         key = as_key(key)
         self._live()
         # The filter is complete for a newer state; it may answer for this one unless a key was removed in between.
-        value = None if self._store._ask_at(key, self.txn_id) == 0 else self._read(key)
+        value = None if self._ledger.ask_at(key, self.txn_id) == ABSENT else self._read(key)
         if value is None:
-            self._store._was_absent(key)
+            self._traffic.absent(key)
             return default
         return value
 
@@ -216,17 +194,18 @@ class WriteTransaction(PutPath, _View):
     >>> folder.cleanup()
     """
 
-    def __init__(self, store: "Store") -> None:
-        self._store = store
+    def __init__(self, commits: Commits) -> None:
+        self._commits = commits
+        self._environment = commits.environment
         try:
-            self._begin(store)
+            self._begin(commits.writes)
             self._id = self._txn.id()
-            self._data = store._dbs.data
+            self._data = self._dbs.data
             self._log = OperationLog()
             self._dirty = False
             self._repeating = False
             # Kept to do it all again after the map has grown; not worth it when the map cannot get full.
-            self._redo: list[tuple[bytes, bytes | None]] | None = [] if store._map_may_fill() else None
+            self._redo: list[tuple[bytes, bytes | None]] | None = [] if self._environment.map_may_fill() else None
             self._attach_put(self._txn.put, self._log, lmdb.MapFullError, PLAIN_KEY_BYTES)
             steps.reached("write-began")
         except BaseException:
@@ -236,15 +215,15 @@ class WriteTransaction(PutPath, _View):
     def _live(self) -> Any:
         """LMDB's transaction, if it may go on: data and journal say the same, and nothing is missing."""
         self._check_thread()
-        if self._store._env is not None and (self._torn or self._repeating):
+        if self._environment.handle is not None and (self._torn or self._repeating):
             raise StoreError(
                 "a change in this transaction was interrupted halfway, by an exception from a signal handler, say; it "
                 "can only be aborted. Run it again"
             )
         return super()._live()
 
-    def _put_slow(self, key: Key, value: bytes | bytearray | memoryview) -> bool:
-        """Every put that is not the common one: see ``dlbf.kernels.readpath.PutPath``."""
+    def _put_slowly(self, key: Key, value: Value) -> bool:
+        """Every put that is not the common one: see ``dlbf.kernels.changes.PutPath``."""
         key, value = as_key(key), as_value(value)
         self._live()
         return self._do(key, value)
@@ -265,7 +244,7 @@ class WriteTransaction(PutPath, _View):
         except lmdb.MapFullError:
             return self._again()
         except lmdb.Error as error:
-            self._store._blame_disk(error)
+            self._environment.blame_disk(error)
             raise
 
     def _put(self, key: bytes, value: bytes) -> bool:
@@ -277,7 +256,7 @@ class WriteTransaction(PutPath, _View):
             if not new:
                 txn.put(key, value, True, True, False, self._data)
         else:
-            new = put_long(txn, self._store._dbs, key, value)
+            new = put_long(txn, self._dbs, key, value)
         if new:
             self._log.added(key)
         self._torn = False
@@ -289,7 +268,7 @@ class WriteTransaction(PutPath, _View):
         if is_plain(key):
             found = bool(txn.delete(key, db=self._data))
         else:
-            found = delete_long(txn, self._store._dbs, key)
+            found = delete_long(txn, self._dbs, key)
         if found:
             self._dirty = True
             self._log.removed(key)
@@ -306,7 +285,7 @@ class WriteTransaction(PutPath, _View):
         self._detach_put()
         while True:
             txn, self._txn = self._txn, None
-            self._txn = self._store._begin_write_again(txn, self._id)
+            self._txn = self._commits.writes.begin_again(txn, self._id)
             self._log = OperationLog()
             self._dirty = self._torn = False
             try:
@@ -318,7 +297,7 @@ class WriteTransaction(PutPath, _View):
             except lmdb.MapFullError:
                 continue
 
-    def __setitem__(self, key: Key, value: bytes | bytearray | memoryview) -> None:
+    def __setitem__(self, key: Key, value: Value) -> None:
         self.put(key, value)
 
     def __delitem__(self, key: Key) -> None:
@@ -339,18 +318,19 @@ class WriteTransaction(PutPath, _View):
             self._live()
             while True:
                 try:
-                    self._store._commit(self._txn, self._log, self._dirty)
+                    if self._dirty:
+                        self._commits.commit(self._txn, self._log)
                     break
                 except lmdb.MapFullError:
                     self._again()
             if self._dirty:
                 self._txn = None
         except lmdb.Error as error:
-            self._store._blame_disk(error)
+            self._environment.blame_disk(error)
             raise
         finally:
             self._end()
-        self._store._tend(n_operations)
+        self._commits.grow_if_due(n_operations)
 
     def abort(self) -> None:
         """Undo everything."""

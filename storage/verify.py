@@ -1,12 +1,13 @@
 """Comparing a store's filter with its data, all of it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lmdb
 
 from dlbf.errors import DlbfError
 from dlbf.kernels.journal import read_record
-from dlbf.storage import generations, journal
+from dlbf.kernels.locks import Held
+from dlbf.storage import generations
 from dlbf.storage.layout import (
     BUILD_KEY,
     CHECKPOINT_KEY,
@@ -21,16 +22,15 @@ from dlbf.storage.layout import (
     GuardInfo,
     LongState,
     StoreInfo,
-    Traffic,
+    TrafficRecord,
     opened,
 )
+from dlbf.storage.ledger import Ledger
+from dlbf.storage.lmdblog import LmdbLog
 from dlbf.storage.longkeys import Databases, long_state
 from dlbf.storage.misses import check_misses
-from dlbf.storage.replica import Replica
 from dlbf.storage.report import Verification
-
-if TYPE_CHECKING:
-    from dlbf.storage.store import Store
+from dlbf.storage.source import Source
 
 __all__ = ["check_meta", "unknown_meta", "verify"]
 
@@ -38,52 +38,54 @@ MAX_EXAMPLES = 10
 META_KEYS = (STORE_KEY, CHECKPOINT_KEY, LONG_KEY, GUARD_KEY, BUILD_KEY, TRAFFIC_KEY)
 
 
-def verify(store: "Store") -> Verification:
+def verify(ledger: Ledger, source: Source) -> Verification:
     """See ``dlbf.storage.Store.verify``."""
-    dbs = store._dbs
-    with store._reading() as txn:
-        now = txn.id()
+    log: Any = ledger.log
+    with log.reading() as txn:
+        now = log.position(txn)
         try:
-            problems = check_records(txn, dbs)
+            problems = check_records(txn, log)
         except lmdb.Error as error:
             problems = [f"LMDB cannot read the filter's databases ({error}); run rebuild()"]
-        # A replica of its own, from what is on disk; and the one that answers now.
-        fresh = Replica(dbs, store._secret, str(store.path), quiet=True)
-        candidates: dict[str, Any] = {}
+        # A ledger of its own, from what is on disk; and the one that answers now.
+        fresh = Ledger(log, ledger.settings)
+        fresh.trouble.quiet = True
+        candidates: list[Any] = []
         if fresh.catch_up(txn, now):
-            candidates["stored"] = fresh.filter
-            problems.extend(check_model(txn, dbs, fresh.filter))
+            candidates.append(fresh.filter)
+            problems.extend(check_model(txn, log.dbs, fresh.filter))
         else:
-            problems.append(fresh.reason)
-        with store._lock:
-            live = store._replica
-            if live.filter is not None and live.applied == now and not live.torn:
-                candidates["live"] = live.filter.copy()
-        n_keys = 0
-        missing = 0
+            problems.append(fresh.trouble.reason)
+        with Held(ledger.lock):
+            if ledger.filter is not None and ledger.applied == now:
+                candidates.append(ledger.filter.copy())
+        n_keys = missing = 0
         examples: list[bytes] = []
-        for key in store._scan_keys(txn):
+        for key in source.scan(txn):
             n_keys += 1
-            absent = False
-            for filter in candidates.values():
-                # Taking every key out of a copy must work for each of them and leave nothing.
-                try:
-                    filter.remove(key)
-                except KeyError:
-                    absent = True
-            if absent:
+            # Taking every key out of a copy must work for each of them and leave nothing.
+            if sum(took_out(filter, key) for filter in candidates) < len(candidates):
                 missing += 1
                 if len(examples) < MAX_EXAMPLES:
                     examples.append(key)
-        extra = max((generations.remainder(filter) for filter in candidates.values()), default=0)
-        counted = n_keys if store._IS_GUARD else store._count_keys(txn)
-        if counted != n_keys:
+        extra = max((generations.remainder(filter) for filter in candidates), default=0)
+        counted = log.n_stored(txn)
+        if counted not in (None, n_keys):
             problems.append(f"the databases count {counted} keys, the data has {n_keys}; run rebuild()")
     if missing:
         problems.append(f"{missing} keys are not in the filter; run rebuild()")
     if extra:
         problems.append(f"{extra} entries of the filter belong to no key; run rebuild()")
     return Verification(n_keys, missing, extra, tuple(dict.fromkeys(problems)), tuple(examples))
+
+
+def took_out(filter: Any, key: bytes) -> bool:
+    """Take a key out of a filter; False if it was not there."""
+    try:
+        filter.remove(key)
+        return True
+    except KeyError:
+        return False
 
 
 def check_meta(txn: Any, dbs: Databases, keys: tuple[bytes, ...]) -> list[str]:
@@ -94,7 +96,7 @@ def check_meta(txn: Any, dbs: Databases, keys: tuple[bytes, ...]) -> list[str]:
         LONG_KEY: LongState.unpack,
         GUARD_KEY: GuardInfo.unpack,
         BUILD_KEY: BuildInfo.unpack,
-        TRAFFIC_KEY: Traffic.unpack,
+        TRAFFIC_KEY: TrafficRecord.unpack,
     }
     problems = []
     for key in keys:
@@ -115,8 +117,9 @@ def unknown_meta(txn: Any, dbs: Databases) -> list[bytes]:
     return [bytes(key) for key in txn.cursor(dbs.meta).iternext(values=False) if key not in META_KEYS]
 
 
-def check_records(txn: Any, dbs: Databases) -> list[str]:
+def check_records(txn: Any, log: LmdbLog) -> list[str]:
     """Read every record of ours and say what is wrong with it."""
+    dbs = log.dbs
     problems = check_meta(txn, dbs, META_KEYS)
     problems.extend(f"unknown record {key!r} in meta; run rebuild()" for key in unknown_meta(txn, dbs))
     try:
@@ -124,7 +127,7 @@ def check_records(txn: Any, dbs: Databases) -> list[str]:
     except DlbfError as error:
         problems.append(f"{error}; run rebuild()")
     try:
-        for number, record in journal.entries(txn, dbs):
+        for number, record in log.entries(txn):
             read_record(record, number)
     except (DlbfError, OverflowError) as error:
         problems.append(f"{error}; run rebuild()")

@@ -1,15 +1,23 @@
 """What ``keys()``, ``items()`` and ``values()`` of a store give: views like those of a dict, of all keys or a range."""
 
 from collections.abc import ItemsView, Iterator, KeysView, ValuesView
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from dlbf.storage.keys import Key, as_key
 from dlbf.storage.longkeys import prefix_end
-from dlbf.storage.transactions import Key, as_key
-
-if TYPE_CHECKING:
-    from dlbf.storage.store import Store
+from dlbf.storage.source import Source
 
 __all__ = ["ItemsRange", "KeysRange", "Range", "ValuesRange", "bounds"]
+
+
+class Looked(Protocol):
+    """A store or a guard, as far as a view asks it."""
+
+    def get(self, key: bytes, /) -> Any:
+        """The value of a key, or None."""
+
+    def __contains__(self, key: object, /) -> bool: ...
+    def __len__(self) -> int: ...
 
 
 class Range:
@@ -21,8 +29,9 @@ class Range:
     of LMDB until it is exhausted or closed.
     """
 
-    def __init__(self, store: "Store", start: bytes, stop: bytes | None, reverse: bool) -> None:
+    def __init__(self, store: Looked, source: Source, start: bytes, stop: bytes | None, reverse: bool) -> None:
         self._store = store
+        self._source = source
         self._start = start
         self._stop = stop
         self._reverse = reverse
@@ -33,7 +42,7 @@ class Range:
     def __len__(self) -> int:
         if not self._start and self._stop is None:
             return len(self._store)
-        return self._store._count_range(self._start, self._stop)  # also before list() of it
+        return self._source.count_range(self._start, self._stop)  # also before list() of it
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._store!r}>"
@@ -43,10 +52,10 @@ class KeysRange(Range, KeysView[bytes]):
     """Keys in order."""
 
     def __iter__(self) -> Iterator[bytes]:
-        return self._store._key_range(self._start, self._stop, self._reverse)
+        return self._source.keys(self._start, self._stop, self._reverse)
 
     def __reversed__(self) -> Iterator[bytes]:
-        return self._store._key_range(self._start, self._stop, not self._reverse)
+        return self._source.keys(self._start, self._stop, not self._reverse)
 
     def __contains__(self, key: object) -> bool:
         wanted = as_key(key)
@@ -57,10 +66,10 @@ class ItemsRange(Range, ItemsView[bytes, bytes]):
     """Keys and values in key order."""
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        return self._store._item_range(self._start, self._stop, self._reverse)
+        return self._source.items(self._start, self._stop, self._reverse)
 
     def __reversed__(self) -> Iterator[tuple[bytes, bytes]]:
-        return self._store._item_range(self._start, self._stop, not self._reverse)
+        return self._source.items(self._start, self._stop, not self._reverse)
 
     def __contains__(self, item: object) -> bool:
         if not isinstance(item, tuple) or len(item) != 2:
@@ -73,10 +82,10 @@ class ValuesRange(Range, ValuesView[bytes]):
     """Values in the order of their keys."""
 
     def __iter__(self) -> Iterator[bytes]:
-        return (value for _, value in self._store._item_range(self._start, self._stop, self._reverse))
+        return (value for _, value in self._source.items(self._start, self._stop, self._reverse))
 
     def __reversed__(self) -> Iterator[bytes]:
-        return (value for _, value in self._store._item_range(self._start, self._stop, not self._reverse))
+        return (value for _, value in self._source.items(self._start, self._stop, not self._reverse))
 
     def __contains__(self, value: object) -> bool:
         return any(found == value for found in self)

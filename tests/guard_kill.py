@@ -10,7 +10,7 @@ from pathlib import Path
 
 import guard_engines
 
-from dlbf.storage import Guard, generations, replica, steps
+from dlbf.storage import Guard, generations, ledger, steps
 
 N_KEYS = 300
 # Those of a commit that a guarded write passes through; "write-began" is a transaction's.
@@ -37,8 +37,8 @@ def context():
 
 def make_everything_happen_often():
     generations.MIN_CAPACITY = 64
-    replica.MIN_JOURNAL_BYTES = 2000
-    replica.JOURNAL_SHARE = 1
+    ledger.MIN_LOG_BYTES = 2000
+    ledger.LOG_SHARE = 1
 
 
 def operation(seed, number):

@@ -41,7 +41,7 @@ def test_default_store_under_attack_keeps_its_bound_its_keys_and_its_size(folder
         assert bound == store.stats().fpr_target == 0.01
         assert store.get(b"") is None
         # Everything but the secret: the adversary reads the filter's bits at the start.
-        oracle = Oracle(target, KEYS, QUERIES, CHANGES if attack.changes_target else 0, reveal(store._replica.filter))
+        oracle = Oracle(target, KEYS, QUERIES, CHANGES if attack.changes_target else 0, reveal(store.ledger.filter))
         attack(QUERIES, changes=oracle.changes).run(oracle)
         assert oracle.asked == QUERIES
         assert Rate(oracle.hits, oracle.asked, bound).interval[0] <= bound
@@ -68,7 +68,7 @@ def test_white_box_without_a_secret_finds_nothing_but_false_positives(folder):
     with filled(folder, keyed=False) as store:
         assert stated_bound(store) == 1.0
         store.get(b"")
-        oracle = Oracle(StoreFilter(store), KEYS, 500, revealed=reveal(store._replica.filter))
+        oracle = Oracle(StoreFilter(store), KEYS, 500, revealed=reveal(store.ledger.filter))
         WhiteBoxMutation(500).run(oracle)
         assert oracle.hits == oracle.asked == 500
 

@@ -16,8 +16,8 @@ from dlbf.storage import Guard, Store
 ROOT = Path(__file__).parent.parent
 MAPPING = {"get", "items", "keys", "values", "pop", "popitem", "setdefault", "update", "clear"}
 STORE = MAPPING | {
-    "backup", "checkpoint", "close", "delete", "drift", "get_many", "path", "put", "readonly", "rebuild", "snapshot",
-    "state", "stats", "sync", "verify", "write",
+    "backup", "checkpoint", "close", "delete", "drift", "get_many", "ledger", "path", "put", "readonly", "rebuild",
+    "snapshot", "source", "state", "stats", "sync", "traffic", "verify", "write",
 }  # fmt: skip
 GUARD = STORE | {"attach", "delete_many", "engine"}
 VIEW = {"get", "items", "keys"}
@@ -62,7 +62,7 @@ def test_stores_and_guards_show_what_is_documented_and_nothing_else(tmp_path):
                     assert inspect.getdoc(found), (type(thing), name)
 
 
-@pytest.mark.parametrize("name", ["readpath", "core"])
+@pytest.mark.parametrize("name", ["lookup", "changes", "core"])
 def test_stubs_of_compiled_classes_type_the_keys_and_values_of_public_methods(name):
     """Type checkers (and the API pages) know the methods of stores and filters only from the stubs."""
     tree = ast.parse((Path(dlbf.__file__).parent / "kernels" / f"{name}.pyi").read_text())

@@ -19,6 +19,7 @@ pytest.importorskip("rich")
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from support import peek
 
 import dlbf
 from dlbf.cli import build
@@ -463,7 +464,7 @@ def test_info_of_a_guard_that_cannot_filter_says_why(tmp_path):
     assert "pass-through: the engine's keys have not been read yet" in said
     assert "NEEDED" in said
     with Guard({b"a": b"1"}, path) as guard:
-        guard._lock_file.intend(ADDING, 1, 1)
+        peek.guarded(guard).lock_file.intend(ADDING, 1, 1)
     assert "adding keys, or died while it did; the next writer settles that" in run("info", path).stdout
     before = {each.name: each.read_bytes() for each in path.iterdir() if each.name != "lock.mdb"}
     run("info", path)

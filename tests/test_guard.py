@@ -18,11 +18,12 @@ import guard_engines
 import lmdb
 import pytest
 from conftest import url_keys
+from support import peek
 from test_store_races import close_under, twins_of
 
 from dlbf.errors import StoreError
 from dlbf.kernels.hashing import checksum64
-from dlbf.storage import Guard, Store, generations, intents, replica
+from dlbf.storage import Guard, Store, generations, guarding, intents, ledger
 from dlbf.storage import guard as guard_module
 from dlbf.storage.engines import (
     Adapter,
@@ -102,7 +103,7 @@ def test_engine_is_asked_only_where_the_filter_cannot_know(tmp_path):
     engine = Counting()
     with open_guard(engine, tmp_path) as guard:
         guard.update((key, b"1") for key in KEYS)
-        sure = [key for key in ABSENT if guard._ask(key) == 0]
+        sure = [key for key in ABSENT if guard.ledger.ask(key) == 0]
         assert len(sure) > 400
         engine.calls.clear()
         assert [guard.get(key) for key in sure] == [None] * len(sure)
@@ -122,10 +123,10 @@ def test_engine_is_asked_only_where_the_filter_cannot_know(tmp_path):
         assert guard.delete(sure[0])
         assert engine.calls == ["has", "delete"]
         engine.calls.clear()
-        sure = [key for key in sure if guard._ask(key) == 0]
+        sure = [key for key in sure if guard.ledger.ask(key) == 0]
         guard.update(dict.fromkeys([*sure[:50], *KEYS[:3]], b"1"))
         assert engine.calls[0] == "has_many 3"
-        sure = [key for key in sure[100:] if guard._ask(key) == 0]
+        sure = [key for key in sure[100:] if guard.ledger.ask(key) == 0]
         assert guard.get_many([*sure, *KEYS[:3]])[-3:] == [b"1"] * 3
         assert engine.calls[-1] == "get_many 3"
         assert guard.stats().lookups == guard.stats().filtered + 3
@@ -225,14 +226,14 @@ def test_clear_ends_and_takes_out_what_others_have_put_into_the_engine(tmp_path,
     monkeypatch.setattr(guard_module, "BATCH_KEYS", 100)
     with open_guard(engine, tmp_path) as guard:
         guard.update((key, b"1") for key in KEYS[:300])
-        engine.mapping.update((key, b"2") for key in ABSENT if guard._ask(key) == 0)
+        engine.mapping.update((key, b"2") for key in ABSENT if guard.ledger.ask(key) == 0)
         thread = threading.Thread(target=guard.clear, daemon=True)
         thread.start()
         thread.join(60)
         assert not thread.is_alive()
         assert not engine.mapping
         assert guard.verify().ok
-        assert not guard._replica.filter
+        assert not guard.ledger.filter
 
 
 def test_clear_of_an_engine_that_keeps_its_keys_is_an_error(tmp_path):
@@ -264,7 +265,7 @@ def test_failing_put_never_loses_the_key_and_a_local_one_leaves_nothing(tmp_path
         assert found.missing == 0
         # A remote one may yet do it: "new" stays announced, and "old" keeps its entry when it is deleted.
         assert found == type(found)(len(engine.mapping), 0, 0)
-        assert guard._late_keys([b""]) == ({b"new", b"old"} if in_flight else set())
+        assert peek.late_keys(guard) == ({b"new", b"old"} if in_flight else set())
         if in_flight:
             engine.mapping[b"new"] = b"late"  # here it comes
             assert guard.get(b"new") == b"late"
@@ -367,8 +368,8 @@ def test_put_of_a_dead_process_that_arrives_after_a_new_filter_is_found(tmp_path
     engine = Dying(dict.fromkeys(KEYS, b"1"), in_flight=True)
     with open_guard(engine, tmp_path / "g") as guard:
         guard.update(dict.fromkeys(keys, b"late"))
-        assert guard._late_keys([b""]) == set()
-        assert guard._lock_file.note.intent == intents.NOTHING
+        assert peek.late_keys(guard) == set()
+        assert peek.guarded(guard).lock_file.note.intent == intents.NOTHING
     for _ in range(2):
         with open_guard(engine, tmp_path / "left", attach=False) as guard:
             guard.rebuild(model=None)
@@ -386,19 +387,19 @@ def test_late_keys_are_forgotten_after_a_day_and_when_there_are_too_many(tmp_pat
     with open_guard(engine, tmp_path) as guard:
         for key in (b"a", b"b", b"c", b"a"):
             fail(engine, lambda key=key: guard.put(key, b""))
-        assert guard._late_keys([b""]) == {b"a", b"b", b"c"}
+        assert peek.late_keys(guard) == {b"a", b"b", b"c"}
         assert not caplog.messages
         fail(engine, lambda: guard.update({b"d": b"", b"e": b""}))
-        assert guard._late_keys([b""]) == {b"a", b"d", b"e"}
+        assert peek.late_keys(guard) == {b"a", b"d", b"e"}
         assert "more than 3 writes" in caplog.text
         assert guard.verify().extra == 2
         now = time.time()
         monkeypatch.setattr(late.time, "time", lambda: now + late.MAX_SECONDS + 10)
         fail(engine, lambda: guard.put(b"f", b""))
-        assert guard._late_keys([b""]) == {b"f"}
+        assert peek.late_keys(guard) == {b"f"}
         monkeypatch.setattr(late.time, "time", lambda: now + 2 * late.MAX_SECONDS + 30)
         guard.rebuild(model=None)
-        assert guard._late_keys([b""]) == set()
+        assert peek.late_keys(guard) == set()
         assert guard.verify() == type(guard.verify())(len(KEYS), 0, 0)
 
 
@@ -410,19 +411,19 @@ def test_late_keys_that_come_and_go_during_a_walk_are_not_missed(tmp_path, monke
     with open_guard(engine, tmp_path, fpr=0.1) as guard:
         fail(engine, lambda: guard.put(min(KEYS), b""))
         for _ in range(4):
-            builder = guard._new_builder(generations.new_filter("auto", 4000, 0.1, guard._secret))
+            builder = guard.source.builder(generations.new_filter("auto", 4000, 0.1, peek.secret(guard)))
             for _ in range(20):
-                guard._step(builder, 20)
+                peek.commits(guard).step(builder, 20)
                 for key in rng.sample(KEYS, 3):
                     fail(engine, lambda key=key: guard.put(key, b""))
                     guard.delete(key)
-                listed = guard._late_keys([b""])
+                listed = peek.late_keys(guard)
                 for key in rng.sample(sorted(listed), 2):
                     engine.mapping[key] = b"late"
             while not builder.done:
-                guard._step(builder, 50)
+                peek.commits(guard).step(builder, 50)
             assert builder.restarts > 0
-            guard._switch(builder)
+            peek.commits(guard).switch(builder)
             assert guard.verify().missing == 0
             assert {key: guard.get(key) for key in engine.mapping} == engine.mapping
 
@@ -453,9 +454,9 @@ def test_record_of_a_late_key_golden_bytes_and_damage(tmp_path, monkeypatch):
             txn.put(place, value[:-1])
     monkeypatch.undo()
     with open_guard(engine, tmp_path) as guard:
-        assert guard._late_keys([b""]) == set()
+        assert peek.late_keys(guard) == set()
         fail(engine, lambda: guard.put(b"other", b""))
-        assert guard._late_keys([b""]) == {b"other"}
+        assert peek.late_keys(guard) == {b"other"}
 
 
 @pytest.mark.parametrize("is_own", [True, False])
@@ -525,7 +526,7 @@ OTHER_CHANGES = {
     "setdefault": lambda guard, key: guard.setdefault(key, b"3"),
     "clear": lambda guard, key: guard.clear(),
     "checkpoint": lambda guard, key: guard.checkpoint(),
-    "flush": lambda guard, key: guard._flush(),
+    "flush": lambda guard, key: peek.commits(guard).flush(),
     "verify": lambda guard, key: guard.verify(),
     "rebuild": lambda guard, key: guard.rebuild(),
     "close": lambda guard, key: guard.close(),
@@ -565,7 +566,7 @@ def test_change_in_the_middle_of_a_change_is_refused(tmp_path, outer, inner):
         refusals.append(refusal)
 
     with open_guard(engine, tmp_path, fpr=0.1) as guard:
-        first, other = twins_of(guard._replica.filter)
+        first, other = twins_of(guard.ledger.filter)
         guard.update({first: b"1", other: b"2"})
         engine.hook = interrupt
         OTHER_CHANGES[outer](guard, first)
@@ -633,15 +634,15 @@ def interrupted_at(number, files, change):
 def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change, in_flight):
     gc.collect()  # lock files that others have left are not to end in the middle of this
     engine = Counting({b"old": b"1", b"other": b"1"}, in_flight=in_flight)
-    files = {guard_module.__file__, intents.__file__}
+    files = {guard_module.__file__, guarding.__file__, intents.__file__}
     taken = []
     with open_guard(engine, tmp_path) as guard, spawn(LOCK_WATCHER, tmp_path) as watcher:
-        lock = guard._lock_file.lock
-        guard._lock_file.lock = lambda wait: (taken.append(1), lock(wait))[1]
+        lock = peek.guarded(guard).lock_file.lock
+        peek.guarded(guard).lock_file.lock = lambda wait: (taken.append(1), lock(wait))[1]
         number = 0
         while interrupted_at(number, files, lambda: change(guard)):
             number += 1
-            assert not guard._mutex._is_owned()
+            assert not peek.guarded(guard).mutex._is_owned()
             watcher.stdin.write("?\n")
             watcher.stdin.flush()
             assert watcher.stdout.readline() == "free\n", number
@@ -868,17 +869,17 @@ def test_unreadable_note_makes_the_guard_anew(tmp_path):
 def build_beside(engine, path, builder_type, changes):
     """Walk through an engine in small steps with changes between them; returns the guard's builder."""
     with open_guard(engine, path) as guard:
-        filter = generations.new_filter("auto", 4000, 0.01, guard._secret)
-        builder = guard._new_builder(filter)
+        filter = generations.new_filter("auto", 4000, 0.01, peek.secret(guard))
+        builder = guard.source.builder(filter)
         assert type(builder) is builder_type
         for change in changes:
-            guard._step(builder, 20)
+            peek.commits(guard).step(builder, 20)
             change(guard)
         while not builder.done:
-            guard._step(builder, 50)
+            peek.commits(guard).step(builder, 50)
         guard[b"after the walk"] = b"1"
         assert guard.delete(KEYS[-1]) in (True, False)
-        guard._switch(builder)
+        peek.commits(guard).switch(builder)
         return guard.verify(), set(engine.mapping)
 
 
@@ -910,20 +911,20 @@ def test_unordered_walk_beside_writers_misses_nothing(tmp_path):
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_walk_outrun_by_checkpoints_begins_again(tmp_path, ordered, monkeypatch):
-    monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 100)
-    monkeypatch.setattr(replica, "JOURNAL_SHARE", 1)
+    monkeypatch.setattr(ledger, "MIN_LOG_BYTES", 100)
+    monkeypatch.setattr(ledger, "LOG_SHARE", 1)
     monkeypatch.setattr(generations, "MIN_CAPACITY", 64)
     engine = Counting(dict.fromkeys(KEYS, b"1"), ordered=ordered)
     with open_guard(engine, tmp_path) as guard:
-        builder = guard._new_builder(generations.new_filter("auto", 4000, 0.01, guard._secret))
-        guard._step(builder, 50)
+        builder = guard.source.builder(generations.new_filter("auto", 4000, 0.01, peek.secret(guard)))
+        peek.commits(guard).step(builder, 50)
         for i in range(3):
             guard.update((b"%d %d" % (i, j), b"") for j in range(1000))
             guard.checkpoint()
         while not builder.done:
-            guard._step(builder, 500)
+            peek.commits(guard).step(builder, 500)
         assert builder.restarts >= 1
-        guard._switch(builder)
+        peek.commits(guard).switch(builder)
         assert guard.verify().ok
 
 
@@ -959,7 +960,7 @@ def test_guard_grows_and_shrinks_with_its_engine(tmp_path):
             guard.update((b"key %d" % j, b"") for j in range(i, i + 60))
         grown = guard.stats()
         assert grown.capacity >= 12_000
-        wrong = sum(guard._ask(b"absent %d" % i) for i in range(20_000))
+        wrong = sum(guard.ledger.ask(b"absent %d" % i) for i in range(20_000))
         assert wrong < 20_000 * 0.0125  # 1 % and six deviations of 0.07 %
         for i in range(0, 11_900, 100):
             guard.delete_many(b"key %d" % j for j in range(i, i + 100))
@@ -1015,7 +1016,7 @@ with guard_engines.opened(name, folder) as engine, Guard(engine, folder + "/guar
     print("ready", flush=True)
     for line in sys.stdin:
         key = bytes.fromhex(line)
-        print((guard.get(key) or b"-").decode(), guard.state, guard._n_filtered, flush=True)
+        print((guard.get(key) or b"-").decode(), guard.state, guard.traffic.n_filtered, flush=True)
 """
 
 
@@ -1466,12 +1467,12 @@ def test_plyvel_order_of_its_own_counts_as_none(tmp_path):
         assert not LevelEngine(database.prefixed_db(b"mine ")).ordered
         with open_guard(engine, tmp_path / "g") as guard:
             guard.update((b"%03d" % i, b"") for i in range(100, 200))
-            builder = guard._new_builder(generations.new_filter("auto", 1000, 0.01, guard._secret))
-            guard._step(builder, 50)
+            builder = guard.source.builder(generations.new_filter("auto", 1000, 0.01, peek.secret(guard)))
+            peek.commits(guard).step(builder, 50)
             guard[b"199a"] = b""  # behind the walk, in this order
             while not builder.done:
-                guard._step(builder, 50)
-            guard._switch(builder)
+                peek.commits(guard).step(builder, 50)
+            peek.commits(guard).switch(builder)
             assert guard.verify() == type(guard.verify())(101, 0, 0)
             assert sorted(guard.keys(start=b"150", stop=b"160")) == [b"%03d" % i for i in range(150, 160)]
 
@@ -1518,7 +1519,7 @@ def test_sqlite_connection_of_one_thread_is_told_at_once_and_where_it_fails(tmp_
         assert "check_same_thread=False" in caplog.text
         with open_guard(engine, tmp_path / "g") as guard:
             guard.update((key, b"1") for key in KEYS)
-            sure = [key for key in ABSENT if guard._ask(key) == 0]
+            sure = [key for key in ABSENT if guard.ledger.ask(key) == 0]
             assert in_thread(lambda: guard.get(sure[0])) is None
             for act in (
                 lambda: guard.get(KEYS[0]), lambda: guard.get_many(KEYS), lambda: guard.put(sure[0], b"1"),
@@ -1600,12 +1601,12 @@ def test_lmdb_order_of_its_own_counts_as_none_and_several_values_are_refused(tmp
         assert not engine.ordered
         with open_guard(engine, tmp_path / "g") as guard:
             guard.update((b"%03d" % i, b"") for i in range(100, 200))
-            builder = guard._new_builder(generations.new_filter("auto", 1000, 0.01, guard._secret))
-            guard._step(builder, 50)
+            builder = guard.source.builder(generations.new_filter("auto", 1000, 0.01, peek.secret(guard)))
+            peek.commits(guard).step(builder, 50)
             guard[b"9990"] = b""  # behind the walk, in this order
             while not builder.done:
-                guard._step(builder, 50)
-            guard._switch(builder)
+                peek.commits(guard).step(builder, 50)
+            peek.commits(guard).switch(builder)
             assert guard.verify() == type(guard.verify())(101, 0, 0)
             assert sorted(guard.keys(start=b"150", stop=b"160")) == [b"%03d" % i for i in range(150, 160)]
 
@@ -1650,7 +1651,7 @@ def n_commands(client):
 def test_redis_absent_keys_save_the_round_trip(client, tmp_path):
     with open_guard(client, tmp_path) as guard:
         guard.update((key, b"1") for key in KEYS)
-        sure = [key for key in ABSENT if guard._ask(key) == 0]
+        sure = [key for key in ABSENT if guard.ledger.ask(key) == 0]
         before = n_commands(client)
         assert [guard.get(key) for key in sure] == [None] * len(sure)
         assert guard.get_many(sure) == [None] * len(sure)

@@ -6,7 +6,7 @@ import guard_engines
 import guard_kill
 import pytest
 
-from dlbf.storage import Guard, generations, replica, steps
+from dlbf.storage import Guard, generations, ledger, steps
 
 OPERATIONS = {
     "put": ("put", [(b"new", b"1")]),
@@ -27,8 +27,8 @@ STEPS_OF |= dict.fromkeys(("update", "delete", "delete_many"), STEPS_OF["put"])
 @pytest.fixture
 def often(monkeypatch):
     monkeypatch.setattr(generations, "MIN_CAPACITY", 64)
-    monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 2000)
-    monkeypatch.setattr(replica, "JOURNAL_SHARE", 1)
+    monkeypatch.setattr(ledger, "MIN_LOG_BYTES", 2000)
+    monkeypatch.setattr(ledger, "LOG_SHARE", 1)
 
 
 def reached(guard, what):

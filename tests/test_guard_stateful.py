@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from dlbf.storage import Guard, generations, replica
+from dlbf.storage import Guard, generations, ledger
 
 keys = st.binary(min_size=1, max_size=2) | st.builds(lambda n: b"k" * n, st.sampled_from([100, 493, 495, 511]))
 values = st.binary(max_size=20)
@@ -121,8 +121,8 @@ class AgainstDict(RuleBasedStateMachine):
 @pytest.mark.parametrize("name", guard_engines.ALL)
 def test_guard_behaves_like_a_dict(name, monkeypatch):
     monkeypatch.setattr(generations, "MIN_CAPACITY", 32)
-    monkeypatch.setattr(replica, "MIN_JOURNAL_BYTES", 600)
-    monkeypatch.setattr(replica, "JOURNAL_SHARE", 1)
+    monkeypatch.setattr(ledger, "MIN_LOG_BYTES", 600)
+    monkeypatch.setattr(ledger, "LOG_SHARE", 1)
     with guard_engines.running(name) as folder:
         machine = type("Against", (AgainstDict,), {"name": name, "server": folder})
         if name not in guard_engines.REMOTE:

@@ -7,12 +7,13 @@ import threading
 
 import lmdb
 import pytest
+from support import peek
 
 from dlbf.errors import DlbfError, FormatError, StoreError
 from dlbf.kernels.journal import OperationLog, Tail, operations, read_record, split_entry
-from dlbf.storage import Store, generations, journal, layout, steps
+from dlbf.storage import Store, generations, layout, steps
+from dlbf.storage.lmdblog import LmdbLog
 from dlbf.storage.longkeys import Databases
-from dlbf.storage.replica import read_checkpoint
 
 
 @pytest.fixture
@@ -37,36 +38,36 @@ def test_every_record_is_found_whatever_its_size_and_whoever_wrote_before(tmp_pa
     rng = random.Random(seed)
     env = lmdb.open(str(tmp_path / "env"), max_dbs=2, sync=False)
     handle = env.open_db(b"journal")
-    dbs = Databases(None, None, None, handle, None, None, None, env.open_db())
-    tails = [Tail(), Tail()]
+    dbs = Databases(None, None, None, handle, handle, None, None, env.open_db())
+    logs = [LmdbLog(None, dbs), LmdbLog(None, dbs)]
     written = {}
     first = None
     for _ in range(300):
-        tail = rng.choice(tails) if rng.random() < 0.1 else tails[0]
+        log = rng.choice(logs) if rng.random() < 0.1 else logs[0]
         with env.begin(write=True) as txn:
             number = txn.id()
             first = first or number
             size = rng.choice([0, 1, 30, 400, 1500, 1860, 1900, 5000])
             record = record_of(number, [rng.randbytes(size)] if size else [])
-            journal.append(txn, dbs, tail, number, record)
+            log.append(txn, number, record)
             if rng.random() < 0.1:
                 txn.abort()
                 continue
-        tail.known = number
+        log.tail.known = number
         written[number] = record
         if rng.random() < 0.1:
             with env.begin(buffers=True) as txn:
                 start = rng.randint(first, number)
                 found = {}
                 while start <= number:
-                    run = journal.read_run(txn, dbs, start)
+                    run = log.read_run(txn, start)
                     assert run, start
                     found |= {txn_id: bytes(value) for txn_id, value in run}
                     start = run[-1][0] + 1
                 assert found == {n: r for n, r in written.items() if n >= min(found)}
-                assert journal.read_run(txn, dbs, number + 1) == []
-                assert [n for n, _ in journal.entries(txn, dbs)] == sorted(written)
-                assert journal.count_records(txn, dbs) == len(written)
+                assert log.read_run(txn, number + 1) == []
+                assert [n for n, _ in LmdbLog(None, dbs).entries(txn)] == sorted(written)
+                assert log.count_records(txn) == len(written)
     env.close()
 
 
@@ -109,18 +110,18 @@ def test_damaged_block_is_an_error_or_its_records_are():
 def test_small_commits_leave_the_journal_database_alone(path):
     with open_store(path) as store:
         store[b"0"] = b""
-        with store._reading() as txn:
-            before = txn.stat(store._dbs.journal)["entries"]
+        with peek.reading(store) as txn:
+            before = txn.stat(peek.dbs(store).journal)["entries"]
         for i in range(8):
             store[b"%d" % i] = b""
-        with store._reading() as txn:
-            assert txn.stat(store._dbs.journal)["entries"] == before
+        with peek.reading(store) as txn:
+            assert txn.stat(peek.dbs(store).journal)["entries"] == before
         for i in range(300):
             store[b"%d" % i] = b""
-        with store._reading() as txn:
+        with peek.reading(store) as txn:
             # Blocks of some 40 records each.
-            assert 300 / 60 <= txn.stat(store._dbs.journal)["entries"] - before <= 300 / 15
-            numbers = [number for number, _ in journal.entries(txn, store._dbs)]
+            assert 300 / 60 <= txn.stat(peek.dbs(store).journal)["entries"] - before <= 300 / 15
+            numbers = [number for number, _ in peek.log(store).entries(txn)]
             assert numbers == list(range(numbers[0], txn.id() + 1))
         assert store.stats().journal_records == len(numbers)
         assert store.verify().ok
@@ -134,7 +135,7 @@ def test_single_changes_are_quick_and_do_what_slow_ones_do(path, tmp_path):
         model = {}
         for i in range(4000):
             key, value = b"%d" % rng.randrange(1500), b"%d" % i
-            n_quick += quick._quick_changes > 0
+            n_quick += peek.changes(quick).n_allowed > 0
             if rng.random() < 0.3:
                 found = quick.delete(key)
                 assert found == (model.pop(key, None) is not None)
@@ -149,8 +150,8 @@ def test_single_changes_are_quick_and_do_what_slow_ones_do(path, tmp_path):
         assert dict(quick) == dict(slow) == model
         done = []
         for store in (quick, slow):
-            with store._reading() as txn:
-                records = list(journal.entries(txn, store._dbs))
+            with peek.reading(store) as txn:
+                records = list(peek.log(store).entries(txn))
             done.append([(read_record(record, number)[1], operations(record)) for number, record in records])
             assert store.verify().ok
         shorter = min(len(part) for part in done)
@@ -170,7 +171,7 @@ def test_single_change_that_fails_at_any_step_is_done_or_is_not(path, name, remo
     with open_store(path) as store:
         for i in range(200):
             store[b"%d" % i] = b"old"
-        assert store._quick_changes > 0
+        assert peek.changes(store).n_allowed > 0
         steps.set_hook(fail)
         try:
             with pytest.raises(OSError, match="no"):
@@ -274,13 +275,13 @@ def test_store_of_the_first_journal_format_is_read_and_goes_on(path):
     with open_store(path) as store:
         for i in range(100):
             store[b"%d" % i] = model[b"%d" % i] = b"v"
-        store._close()
+        peek.close_untidily(store)
     with lmdb.open(str(path), max_dbs=9) as env:
         handles = [env.open_db(name.encode()) for name in layout.DATABASES]
         dbs = Databases(*handles, env.open_db())
         with env.begin() as txn:
-            records = [(number, bytes(record)) for number, record in journal.entries(txn, dbs)]
-            checkpoint = read_checkpoint(txn, dbs)
+            records = [(number, bytes(record)) for number, record in LmdbLog(None, dbs).entries(txn)]
+            checkpoint = LmdbLog(None, dbs).read_checkpoint(txn)
             next_id = txn.id() + 1
         old = layout.Checkpoint.FORMAT.pack(
             1, checkpoint.state, checkpoint.generation, checkpoint.txn_id, checkpoint.removed, checkpoint.previous,
@@ -288,7 +289,7 @@ def test_store_of_the_first_journal_format_is_read_and_goes_on(path):
         )  # fmt: skip
         with env.begin(write=True) as txn:
             assert txn.id() == next_id
-            journal.drop(txn, dbs, Tail())
+            LmdbLog(None, dbs).drop(txn)
             # This very transaction is one of ours, too.
             for number, record in [*records, (next_id, OperationLog().record(next_id, checkpoint.generation, 0))]:
                 txn.put(layout.journal_key(number), record, db=dbs.journal)

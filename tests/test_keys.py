@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import dlbf
 from dlbf.kernels.hashing import hash64_many
 from dlbf.kernels.keys import read_key, read_keys
-from dlbf.storage.transactions import as_key
+from dlbf.storage.keys import as_key
 
 # More than two chunks, and not a multiple of one.
 MANY = url_keys(5003, seed=11)

@@ -232,7 +232,7 @@ def test_rebuild_of_keys_that_leave_a_region_empty_predicts_what_is_let_through(
     with Store(tmp_path / "store", fpr=0.01, sync="none") as store:
         store.update((key, b"") for key in keys)
         report = store.rebuild(asked, model=model)
-        filter = store._replica.filter
+        filter = store.ledger.filter
         assert generations.is_learned(filter)
         assert any(region.query_share > 0.8 and not region.key_share for region in filter.plan.regions)
         fresh = structured(45_000, "ordinary", 4) + structured(5000, "listed", 5)
@@ -248,7 +248,7 @@ def test_predicted_rate_of_a_plain_filter_is_for_the_keys_in_it(tmp_path):
     with Store(tmp_path / "store", fpr=0.01, sync="none") as store:
         store.update((key, b"") for key in keys)
         after = store.rebuild().after
-        assert after.fpr_predicted == store._replica.filter.expected_fpr
+        assert after.fpr_predicted == store.ledger.filter.expected_fpr
         assert after.deletability == 1 - after.fpr_predicted
 
 

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import SECRET
 from learned_common import small_model
+from support import peek
 
 from dlbf import models
 from dlbf.cli import build as build_cli
@@ -25,7 +26,7 @@ from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.errors import FilterFullError, StoreError
 from dlbf.filters.kinds import BASES
 from dlbf.kernels.journal import OperationLog, apply_record
-from dlbf.storage import Store, build, drift, generations, layout, misses, rebuild, replica, steps
+from dlbf.storage import Store, build, drift, generations, layout, ledger, misses, observing, rebuild, samples, steps
 from dlbf.theory import DESIGNS
 
 context = multiprocessing.get_context("fork")
@@ -54,7 +55,7 @@ def learn(store, **options):
 
 
 def rate(store, keys=FRESH):
-    return float(store._replica.filter.contains_many(keys).mean())
+    return float(store.ledger.filter.contains_many(keys).mean())
 
 
 def check(store, keys):
@@ -62,7 +63,7 @@ def check(store, keys):
     keys = set(keys)
     assert set(store) == keys
     assert store.get_many(list(keys)) == [b"v"] * len(keys)
-    assert all(store._ask(key) != 0 for key in keys)
+    assert all(store.ledger.ask(key) != 0 for key in keys)
     verification = store.verify()
     assert verification.ok, verification
 
@@ -88,10 +89,10 @@ def test_rebuild_with_negatives_learns_and_loses_nothing(path):
         assert rate(store) <= 0.01 * 1.21
         assert report.after.fpr_measured <= 0.01 * 1.3
         store.checkpoint()
-        first = store._replica.filter.to_bytes()
+        first = store.ledger.filter.to_bytes()
     with open_store(path) as store:
         assert store.state == "filtering"
-        assert store._replica.filter.to_bytes() == first
+        assert store.ledger.filter.to_bytes() == first
         check(store, KEYS)
 
 
@@ -103,7 +104,7 @@ def test_learned_filter_is_followed_by_every_process(path):
             there.send("ready")
             while (command := there.recv()) is not None:
                 store.get(command)
-                there.send((store.state, store._replica.filter.to_bytes()))
+                there.send((store.state, store.ledger.filter.to_bytes()))
         os._exit(0)
 
     open_store(path).close()
@@ -125,7 +126,7 @@ def test_learned_filter_is_followed_by_every_process(path):
                 state, found = here.recv()
                 assert state == "filtering"
                 # The same operations on the same bytes give the same bytes, wherever they are applied.
-                assert found == store._replica.filter.to_bytes()
+                assert found == store.ledger.filter.to_bytes()
         here.send(None)
         process.join(60)
         check(store, list(store))
@@ -177,15 +178,15 @@ def test_growth_keeps_model_and_rate(path):
         more = list(listed_urls(9000, seed=21))
         for first in range(0, len(more), 50):
             fill(store, more[first : first + 50])
-            assert len(store._replica.filter) <= store._replica.capacity
+            assert len(store.ledger.filter) <= store.ledger.sizes.capacity
         stats = store.stats()
         assert stats.generation > before.generation
         assert stats.model == "ngram"
         assert stats.bits_per_key < 1.35 * before.bits_per_key
         check(store, KEYS + more)
         assert rate(store) <= 0.01 * 1.21
-        with store._reading() as txn:
-            kept = layout.opened(txn.get(layout.COMPILED_KEY, db=store._dbs.model), 0, "compiled")
+        with peek.reading(store) as txn:
+            kept = layout.opened(txn.get(layout.COMPILED_KEY, db=peek.dbs(store).model), 0, "compiled")
         assert models.from_bytes(kept) == small_model()
 
 
@@ -200,7 +201,7 @@ def test_growth_of_one_region_makes_room_before_its_rate_suffers(path):
             assert store.state == "filtering"
         check(store, KEYS + odd)
         assert rate(store) <= 0.01 * 1.21
-        filter = store._replica.filter
+        filter = store.ledger.filter
         rooms, counts = filter._region_rooms(), filter._region_counts()
         parts = {part.region for part, _, _ in filter._layout}
         assert all(counts[r] <= rooms[r] for r in parts), (counts, rooms)
@@ -218,7 +219,7 @@ def test_one_transaction_with_more_keys_than_there_is_room_for(path):
 
 
 def test_full_region_is_outgrown_by_the_commit_that_filled_it(path, monkeypatch):
-    monkeypatch.setattr(replica.Replica, "needs_successor", lambda self: False)
+    monkeypatch.setattr(ledger.Ledger, "needs_successor", lambda self: False)
     with open_store(path) as store:
         fill(store)
         learn(store)
@@ -246,15 +247,15 @@ def test_shrinking_keeps_the_model_while_it_pays(path):
         assert stats.model == "ngram"
         assert stats.filter_bytes < before.filter_bytes / 3
         check(store, KEYS[first + 200 :])
-        filter = store._replica.filter
-        small = generations.successor(filter, 100, 0.01, store._secret)
+        filter = store.ledger.filter
+        small = generations.successor(filter, 100, 0.01, peek.secret(store))
         assert generations.design_of(small) == "cuckoo"
         # One that was asked for by name stays.
         learn(store, design="plbf-cbf")
-        assert generations.successor(store._replica.filter, 100, 0.01, store._secret).design == "plbf-cbf"
+        assert generations.successor(store.ledger.filter, 100, 0.01, peek.secret(store)).design == "plbf-cbf"
         store.rebuild(design="cuckoo")
-        with store._reading() as txn:
-            assert txn.stat(store._dbs.model)["entries"] == 0
+        with peek.reading(store) as txn:
+            assert txn.stat(peek.dbs(store).model)["entries"] == 0
 
 
 def test_apply_record_makes_room_for_deleted_keys(path):
@@ -291,9 +292,9 @@ def test_model_and_pickle_are_kept_and_the_pickle_is_never_opened(path, monkeypa
     with open_store(path) as store:
         fill(store)
         learn(store)
-        secret = store._secret
-        with store._reading() as txn:
-            found = {bytes(key): bytes(value) for key, value in txn.cursor(store._dbs.model)}
+        secret = peek.secret(store)
+        with peek.reading(store) as txn:
+            found = {bytes(key): bytes(value) for key, value in txn.cursor(peek.dbs(store).model)}
     assert set(found) == {layout.COMPILED_KEY, layout.ESTIMATOR_KEY}
     assert models.from_bytes(layout.opened(found[layout.COMPILED_KEY], 0, "compiled")) == small_model()
     sealed = layout.opened(found[layout.ESTIMATOR_KEY], 0, "estimator")
@@ -329,8 +330,8 @@ def test_store_without_a_secret_keeps_no_pickle(path):
     with open_store(path, keyed=False) as store:
         fill(store)
         learn(store)
-        with store._reading() as txn:
-            assert [bytes(key) for key, _ in txn.cursor(store._dbs.model)] == [layout.COMPILED_KEY]
+        with peek.reading(store) as txn:
+            assert [bytes(key) for key, _ in txn.cursor(peek.dbs(store).model)] == [layout.COMPILED_KEY]
         check(store, KEYS)
 
 
@@ -361,10 +362,10 @@ def test_misses_are_drawn_uniformly_whichever_way_they_are_asked_for(path, monke
                 ask(store, [b"%s %d" % (way, i) for i in range(start, start + 500)])
             store.get_many(KEYS[:50])
             store.get(KEYS[start % 1000])
-        assert store._n_false_positives > 1000
-        store._flush()
-        with store._reading() as txn:
-            found = [key.split() for key in misses.read_misses(txn, store._dbs)]
+        assert store.traffic.n_false_positives > 1000
+        peek.commits(store).flush()
+        with peek.reading(store) as txn:
+            found = [key.split() for key in misses.read_misses(txn, peek.dbs(store))]
     counts = Counter(way for way, _ in found)
     # Binomial with p = 1/4: 2,000 of 8,000 with a standard deviation of 39; five of them.
     assert all(abs(counts[way] - n / 4) < 200 for way in ways), counts
@@ -383,11 +384,11 @@ def test_misses_are_bounded_and_stay_uniform(path, monkeypatch):
         for i in range(n):
             store.get(b"%d" % i)
             if i % 7000 == 6999:
-                store._flush()
-        store._flush()
-        with store._reading() as txn:
-            ages = [int(key) for key in misses.read_misses(txn, store._dbs)]
-        assert store._sample_every > 20
+                peek.commits(store).flush()
+        peek.commits(store).flush()
+        with peek.reading(store) as txn:
+            ages = [int(key) for key in misses.read_misses(txn, peek.dbs(store))]
+        assert store.traffic.sample_every > 20
         assert store.stats().misses == 1000
     assert len(ages) == 1000
     # Quarters of the traffic: 250 each, standard deviation 14; thinning in between adds its own.
@@ -401,16 +402,16 @@ def test_misses_before_a_rebuild_make_room_for_those_after(path, monkeypatch):
         for i in range(40_000):
             store.get(b"old %d" % i)
             if i % 4000 == 0:
-                store._flush()
+                peek.commits(store).flush()
         store.rebuild()
         assert store.stats().misses == 500
-        store._flush()
-        assert store._sample_every < 3
+        peek.commits(store).flush()
+        assert store.traffic.sample_every < 3
         for i in range(2000):
             store.get(b"new %d" % i)
-        store._flush()
-        with store._reading() as txn:
-            counts = Counter(key.split()[0] for key in misses.read_misses(txn, store._dbs))
+        peek.commits(store).flush()
+        with peek.reading(store) as txn:
+            counts = Counter(key.split()[0] for key in misses.read_misses(txn, peek.dbs(store)))
         # As many lookups as the sample stands for (500 * 2): so about two thirds are new by now.
         assert 250 < counts[b"new"] < 420, counts
 
@@ -420,7 +421,7 @@ def test_sampling_can_be_turned_off_and_checks_its_argument(path):
         for i in range(5000):
             store.get(b"%d" % i)
         store.get_many([b"%d" % i for i in range(5000)])
-        assert store._n_samples == 0
+        assert store.traffic.n_samples == 0
     with open_store(path) as store:
         assert store.stats().misses == 0
     for bad in (-1, 1.5, "yes"):
@@ -436,7 +437,7 @@ def test_reader_processes_contribute_and_readonly_ones_do_not(path):
         with open_store(path, readonly=readonly) as store:
             for i in range(20_000):
                 store.get(b"%s %d" % (name, i))
-            assert store._n_unfiltered == 0
+            assert store.traffic.n_unfiltered == 0
         os._exit(0)
 
     for readonly, name in ((False, b"writer"), (True, b"readonly")):
@@ -445,8 +446,8 @@ def test_reader_processes_contribute_and_readonly_ones_do_not(path):
         process.join(60)
         assert process.exitcode == 0
     with open_store(path) as store:
-        with store._reading() as txn:
-            counts = Counter(key.split()[0] for key in misses.read_misses(txn, store._dbs))
+        with peek.reading(store) as txn:
+            counts = Counter(key.split()[0] for key in misses.read_misses(txn, peek.dbs(store)))
         assert set(counts) == {b"writer"}
         assert abs(counts[b"writer"] - 20_000 / misses.LEAST_EVERY) < 130  # five standard deviations
         # What they saw of the filter came along.
@@ -456,10 +457,10 @@ def test_reader_processes_contribute_and_readonly_ones_do_not(path):
 
 def test_many_misses_are_written_aside_not_by_the_reader(path, monkeypatch):
     monkeypatch.setattr(misses, "BUFFER_KEYS", 200)
-    monkeypatch.setattr("dlbf.storage.upkeep.FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr("dlbf.storage.traffic.FLUSH_SECONDS", 0.0)
     with open_store(path) as store:
         writers = set()
-        real = store._report
+        real = store.traffic.report
 
         def report(txn, *arguments):
             import threading
@@ -467,7 +468,7 @@ def test_many_misses_are_written_aside_not_by_the_reader(path, monkeypatch):
             writers.add(threading.current_thread().name)
             real(txn, *arguments)
 
-        store._report = report
+        store.traffic.report = report
         for i in range(40_000):
             store.get(b"%d" % i)
         end = time.monotonic() + 60
@@ -482,14 +483,14 @@ def test_many_misses_are_written_aside_not_by_the_reader(path, monkeypatch):
 def test_damaged_misses_are_left_out(path):
     with open_store(path) as store:
         fill(store, KEYS[:100])
-        txn = store._begin_write()
-        misses.write_misses(txn, store._dbs, [b"one", b"two"], 16.0, 100, 1.0)
-        txn.put(b"\0" * 12, b"forged", db=store._dbs.misses)
-        txn.put(b"short", b"forged", db=store._dbs.misses)
-        store._commit(txn, OperationLog(), True)
-        store._end_write()
-        with store._reading() as txn:
-            assert set(misses.read_misses(txn, store._dbs)) == {b"one", b"two"}
+        txn = peek.writes(store).begin_write()
+        misses.write_misses(txn, peek.dbs(store), [b"one", b"two"], 16.0, 100, 1.0)
+        txn.put(b"\0" * 12, b"forged", db=peek.dbs(store).misses)
+        txn.put(b"short", b"forged", db=peek.dbs(store).misses)
+        peek.commits(store).commit(txn, OperationLog())
+        peek.writes(store).end_write()
+        with peek.reading(store) as txn:
+            assert set(misses.read_misses(txn, peek.dbs(store))) == {b"one", b"two"}
         assert any("misses" in problem for problem in store.verify().problems)
         store.rebuild()
         assert store.verify().ok
@@ -502,7 +503,7 @@ def test_rebuild_learns_from_its_own_traffic(path):
     """Nothing is given: keys from the data, negatives from the misses; those that became keys are left out."""
     with open_store(path, sample_misses=True) as store:
         fill(store)
-        store._sample_misses(1.0, 1 << 20, 1)  # none is written before the rebuild
+        store.traffic.sample(1.0, 1 << 20, 1)  # none is written before the rebuild
         for key in ABSENT:
             store.get(key)
         stored_later = ABSENT[:500]
@@ -585,7 +586,7 @@ def test_interrupted_rebuild_changes_nothing(path):
 def test_rebuild_of_a_larger_sample_than_it_keeps(path, monkeypatch):
     """Region sizes come from a sample then; nothing may be lost and the rate must hold."""
     monkeypatch.setattr(rebuild, "MAX_KEYS", 1500)
-    monkeypatch.setattr(rebuild, "SCAN_KEYS_PER_STEP", 700)
+    monkeypatch.setattr(samples, "SCAN_KEYS_PER_STEP", 700)
     monkeypatch.setattr(rebuild, "MAX_NEGATIVES", 8000)
     with open_store(path) as store:
         fill(store)
@@ -709,11 +710,11 @@ def test_rebuild_beside_a_writer_and_readers_misses_nothing(path):
         steps.set_hook(reached.append)
         try:
             with open_store(path) as store:
-                begin = store._begin_locked
-                store._begin_locked = lambda: (written.append(1), begin())[1]
+                begin = peek.writes(store).begin_locked
+                peek.writes(store).begin_locked = lambda: (written.append(1), begin())[1]
                 for _ in range(4):
                     assert learn(store).done
-                del store._begin_locked
+                del peek.writes(store).begin_locked
         finally:
             steps.set_hook(None)
 
@@ -851,18 +852,18 @@ def test_noise_is_no_drift_and_a_bad_rate_is():
     rng = np.random.default_rng(3)
     due = 0
     for _ in range(300):
-        traffic = layout.Traffic(1)
+        traffic = layout.TrafficRecord(1)
         for _ in range(20):
             n = 500
-            traffic = drift.observe(traffic, 1, n, int(rng.binomial(n, target)))
-            due += drift.observed_rate(traffic)[1] > drift.TOLERATED * target
+            traffic = observing.observe(traffic, 1, n, int(rng.binomial(n, target)))
+            due += observing.observed_rate(traffic)[1] > drift.TOLERATED * target
     assert due <= 6  # 6,000 looks at one part in a thousand, and the tolerance besides
-    bad = drift.observe(layout.Traffic(1), 1, 20_000, 300)
-    assert drift.observed_rate(bad)[1] > drift.TOLERATED * target
-    window = drift.observe(layout.Traffic(1), 1, 5_000_000, 50_000)
-    assert window.absent <= drift.WINDOW
-    assert drift.observed_rate(window)[0] == pytest.approx(target, rel=0.01)
-    assert drift.observe(window, 2, 10, 1) == layout.Traffic(2, 10, 1)
+    bad = observing.observe(layout.TrafficRecord(1), 1, 20_000, 300)
+    assert observing.observed_rate(bad)[1] > drift.TOLERATED * target
+    window = observing.observe(layout.TrafficRecord(1), 1, 5_000_000, 50_000)
+    assert window.absent <= observing.WINDOW
+    assert observing.observed_rate(window)[0] == pytest.approx(target, rel=0.01)
+    assert observing.observe(window, 2, 10, 1) == layout.TrafficRecord(2, 10, 1)
 
 
 def test_drift_sees_false_positives_of_all_processes(path):
@@ -871,7 +872,7 @@ def test_drift_sees_false_positives_of_all_processes(path):
         assert not store.rebuild().after.fpr_predicted > 0.01
         assert not store.drift().due
         # A filter that lets everything through that this traffic asks for.
-        passing = [b"%d" % i for i in range(200_000) if store._ask(b"%d" % i) == 1]
+        passing = [b"%d" % i for i in range(200_000) if store.ledger.ask(b"%d" % i) == 1]
         assert len(passing) > 1000
         for key in passing * 2:
             store.get(key)
@@ -903,7 +904,7 @@ def test_drift_counts_changes_since_the_rebuild(path):
         assert (found.added, found.deleted, found.keys_at_build) == (500, 1000, N_KEYS)
         assert not found.due
     with open_store(path) as store:
-        store._refresh()
+        store.ledger.refresh()
         assert (store.drift().added, store.drift().deleted) == (500, 1000)
         store.checkpoint()
         for _ in range(4):
@@ -921,7 +922,7 @@ def test_drift_estimates_what_a_model_would_save(path):
         fill(store)
         store.rebuild()
         assert not store.drift().due
-        store._sample_misses(2.0, misses.BUFFER_KEYS, 1)
+        store.traffic.sample(2.0, misses.BUFFER_KEYS, 1)
         for key in ABSENT:
             store.get(key)
         quick = store.drift(estimate=False)
@@ -938,7 +939,7 @@ def test_drift_estimates_what_a_model_would_save(path):
 def test_drift_sees_that_a_store_emptied_and_filled_again_has_no_model_any_more(path):
     with open_store(path) as store:
         fill(store)
-        store._sample_misses(2.0, misses.BUFFER_KEYS, 1)
+        store.traffic.sample(2.0, misses.BUFFER_KEYS, 1)
         for key in ABSENT:
             store.get(key)
         assert store.rebuild(model=small_model()).model != "none"
@@ -1057,10 +1058,10 @@ def test_commands_tell_a_damaged_store(path, caplog):
     with open_store(path) as store:
         fill(store)
     with open_store(path) as store:
-        txn = store._begin_write()
-        txn.drop(store._dbs.filter, delete=False)
-        store._commit(txn, OperationLog(), True)
-        store._end_write()
+        txn = peek.writes(store).begin_write()
+        txn.drop(peek.dbs(store).filter, delete=False)
+        peek.commits(store).commit(txn, OperationLog())
+        peek.writes(store).end_write()
     code, out = run("info", path, "--check")
     assert code == 3
     assert "NEEDED" in out

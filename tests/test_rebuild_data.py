@@ -32,7 +32,7 @@ def test_rebuild_after_traffic_is_nearly_as_small_as_a_fit_by_hand(data_dir, tmp
     done = subprocess.run([sys.executable, "-m", "dlbf", "rebuild", path], check=True, capture_output=True, text=True)
     with Store(path, readonly=True) as store:
         learned = store.stats().bits_per_key
-        passed = store._replica.filter.contains_many(split.unseen).mean()
+        passed = store.ledger.filter.contains_many(split.unseen).mean()
         assert all(value == b"" for value in store.get_many(split.keys))
     by_hand = dlbf.LearnedFilter.fit(split.keys, traffic, fpr=0.01, progress=False)
     measured = by_hand.evaluate(split.unseen).fpr.value

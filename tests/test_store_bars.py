@@ -236,9 +236,9 @@ for i in range(n_times):
         store.close()
         del store
 stats = store.stats()                              # waits for a large filter, which is loaded beside the reads
-before_it = store._n_filtered + store._n_false_positives
+before_it = store.traffic.n_filtered + store.traffic.n_false_positives
 store.get(b"another absent key")
-asked = store._n_filtered + store._n_false_positives - before_it
+asked = store.traffic.n_filtered + store.traffic.n_false_positives - before_it
 print(best, rss() - before, first, stats.filter_bytes, stats.state, asked)
 """
 
@@ -335,7 +335,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 touched = -1
 for i, key in enumerate(keys):
     # Reads that the filter answers touch no page of the data: nothing to evict after them.
-    reads = store._n_false_positives if how == "store" else i
+    reads = store.traffic.n_false_positives if how == "store" else i
     if reads != touched and reads % every == 0:
         evict()
         touched = reads
@@ -343,7 +343,8 @@ for i, key in enumerate(keys):
         store.get(key)
     else:
         with env.begin(db) as txn: txn.get(key)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before, store._n_false_positives if how == "store" else 0)
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before
+print(faults, store.traffic.n_false_positives if how == "store" else 0)
 """
 
 
@@ -423,7 +424,7 @@ def test_trace_replayed_misses_nothing(tmp_path):
             found = store.get_many(asked)
             assert None not in found, n
             if n % 20 == 0 and len(live) > 100:
-                rate = float(store._replica.filter.contains_many(absent).mean())
+                rate = float(store.ledger.filter.contains_many(absent).mean())
                 worst = max(worst, rate)
                 # 20,000 trials at 1 %: mean 200, sd 14; 1.5 x the target is 300, seven sd away.
                 assert rate <= 0.015, (n, rate)

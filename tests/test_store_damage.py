@@ -12,6 +12,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
+from support import peek
 
 from dlbf import models
 from dlbf.errors import StoreError
@@ -46,14 +47,14 @@ def filled(path, n_keys=300):
     # A design that is named is taken even where it does not pay.
     store.rebuild(NEGATIVES, "lbf-2cbf", model=small_model(), fpr=0.05)
     assert store.stats().model == "ngram"
-    store._sample_misses(8.0, 10**6, 1)
+    store.traffic.sample(8.0, 10**6, 1)
     store.get_many([b"missed %d" % i for i in range(400)])
     store.checkpoint()
     for i in range(20):
         del store[b"key %d" % i]
         del model[b"key %d" % i]
         store[b"new %d" % i] = model[b"new %d" % i] = b"n"
-    store._close()
+    peek.close_untidily(store)
     return model
 
 
@@ -260,8 +261,8 @@ def test_newer_checkpoint_is_read_around_and_left_alone(path):
         assert "newer dlbf" in store.stats().reason
         assert all(store.get(key) == value for key, value in model.items())
         store[b"more"] = b"1"
-        with store._reading() as txn:
-            assert txn.get(b"checkpoint", db=store._dbs.meta) == record
+        with peek.reading(store) as txn:
+            assert txn.get(b"checkpoint", db=peek.dbs(store).meta) == record
 
 
 def test_compacted_copy_is_read_around_until_rebuilt(path, tmp_path):

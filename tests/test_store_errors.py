@@ -5,6 +5,7 @@ import sys
 
 import lmdb
 import pytest
+from support import peek
 
 from dlbf.errors import StoreError
 from dlbf.storage import Guard, Store
@@ -56,9 +57,9 @@ def test_write_that_is_cut_short_names_the_file_system_and_what_to_do(tmp_path, 
 def test_full_disk_is_an_error_of_the_store(tmp_path, text):
     with Store(tmp_path / "store", sync="none") as store:
         with pytest.raises(StoreError, match=r"file system on /.* bytes free.*make room"):
-            store._blame_disk(lmdb.DiskError(text))
-        store._blame_disk(lmdb.MapFullError("mdb_put: MDB_MAP_FULL"))
-        store._blame_disk(ValueError(text))
+            peek.environment(store).blame_disk(lmdb.DiskError(text))
+        peek.environment(store).blame_disk(lmdb.MapFullError("mdb_put: MDB_MAP_FULL"))
+        peek.environment(store).blame_disk(ValueError(text))
 
 
 @pytest.mark.parametrize("wrong", [1, 0, -5, 10**9, "8", 2.5])

@@ -178,9 +178,9 @@ def test_foreign_write_makes_every_process_read_the_data(path, caplog):
         assert store.get(b"foreign") == b"1"
         assert store.state == "filtering"
         assert store.verify().ok
-        before = store._n_filtered + store._n_false_positives
+        before = store.traffic.n_filtered + store.traffic.n_false_positives
         assert store.get(b"absent") is None
-        assert store._n_filtered + store._n_false_positives == before + 1
+        assert store.traffic.n_filtered + store.traffic.n_false_positives == before + 1
 
 
 def test_foreign_write_between_two_of_ours_is_noticed(path):
@@ -232,7 +232,7 @@ def test_full_reader_table_says_what_to_do(path):
 
 
 def test_own_kept_read_transaction_does_not_count_as_a_taken_slot(path, monkeypatch):
-    monkeypatch.setattr("dlbf.storage.upkeep.KEEP_SECONDS", 60.0)
+    monkeypatch.setattr("dlbf.storage.environment.KEEP_SECONDS", 60.0)
     with Store(path, sync="none", max_readers=2) as store, store.snapshot():
         store.update({b"k": b"v"})
         assert store.get(b"k") == b"v"  # keeps its transaction, in the only other slot
@@ -251,9 +251,9 @@ def test_own_kept_read_transaction_does_not_count_as_a_taken_slot(path, monkeypa
 def test_snapshot_brings_the_filter_up_to_its_own_moment(path):
     with Store(path, sync="none", max_readers=2) as store, store.snapshot():
         store.update({b"k": b"v"})
-        store._withdraw()  # as if another process had committed
+        store.ledger.withdraw()  # as if another process had committed
         with store.snapshot() as view:
-            assert store._complete_for() == view.txn_id
+            assert store.ledger.complete_for() == view.txn_id
             assert view.get(b"absent") is None
 
 

@@ -17,13 +17,14 @@ from pathlib import Path
 import lmdb
 import numpy as np
 import pytest
+from support import peek
 
 from dlbf.capi import FilterReader
 from dlbf.errors import StoreError
-from dlbf.kernels.readpath import ReplicaLock
-from dlbf.storage import Store, build, generations, journal, replica, steps
-from dlbf.storage.layout import PLAIN_KEY_BYTES
-from dlbf.storage.upkeep import BEGIN_ERRORS
+from dlbf.kernels.locks import LedgerLock
+from dlbf.storage import Store, build, generations, ledger, steps
+from dlbf.storage import store as store_module
+from dlbf.storage.environment import BEGIN_ERRORS
 
 
 @pytest.fixture
@@ -61,11 +62,11 @@ def store(path):
     """With two keys that share an entry, and quick changes allowed."""
     with open_store(path, fpr=0.1, keyed=False) as store:
         store[b"start"] = b""
-        store.twins = twins_of(store._replica.filter)
+        store.twins = twins_of(store.ledger.filter)
         store[store.twins[0]], store[store.twins[1]] = b"1", b"2"
         for i in range(20):
             store[b"fill %d" % i] = b""
-        assert store._quick_changes > 0
+        assert peek.changes(store).n_allowed > 0
         yield store
         assert store.get(store.twins[1]) == b"2"
         assert store.verify().ok
@@ -88,16 +89,16 @@ def test_quick_change_that_waits_for_the_filter_is_not_applied_twice(store):
     held, free = threading.Event(), threading.Event()
 
     def hold():
-        reader = FilterReader(store._replica.filter)
+        reader = FilterReader(store.ledger.filter)
         held.set()
         free.wait(60)
         reader.close()
 
     threads = [start(hold)]
     assert held.wait(60)
-    last = store._env.info()["last_txnid"]
+    last = peek.environment(store).handle.info()["last_txnid"]
     threads.append(start(store.delete, store.twins[0]))
-    while store._env.info()["last_txnid"] == last:  # it is committed, and then waits
+    while peek.environment(store).handle.info()["last_txnid"] == last:  # it is committed, and then waits
         time.sleep(0.01)
     threads.append(start(store.get, b"whatever"))
     time.sleep(0.2)  # so that it comes before; it may come later as well
@@ -125,7 +126,7 @@ def test_commit_without_operations_does_not_set_the_filter_back(store):
 
 
 def test_lock_of_the_replica_lets_one_thread_in_at_a_time_and_forgets_none():
-    lock = ReplicaLock()
+    lock = LedgerLock()
     inside = []
     passed = []
 
@@ -154,7 +155,7 @@ def test_lock_of_the_replica_lets_one_thread_in_at_a_time_and_forgets_none():
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs SIGUSR1")
 def test_signal_handler_of_a_thread_that_waits_for_the_replica_may_take_it_or_give_up():
-    lock = ReplicaLock()
+    lock = LedgerLock()
     log = []
     ready, handled = threading.Event(), threading.Event()
 
@@ -205,15 +206,15 @@ def test_signal_handler_that_reads_does_not_replay_what_is_being_replayed(store,
     seen = []
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(store.get(b"from the handler")))
     elsewhere(store.path, f"assert store.delete({store.twins[0]!r})")
-    real = replica.apply_record
+    real = ledger.read_record
 
     def interrupted(*arguments):
-        monkeypatch.setattr(replica, "apply_record", real)
+        monkeypatch.setattr(ledger, "read_record", real)
         answer = real(*arguments)
         os.kill(os.getpid(), signal.SIGUSR1)  # between the change and the note that it is done
         return answer
 
-    monkeypatch.setattr(replica, "apply_record", interrupted)
+    monkeypatch.setattr(ledger, "read_record", interrupted)
     try:
         assert store.get(b"x") is None
     finally:
@@ -223,11 +224,11 @@ def test_signal_handler_that_reads_does_not_replay_what_is_being_replayed(store,
 
 def test_signal_handler_that_writes_in_the_middle_of_a_replay_gets_an_error_not_a_deadlock(store, monkeypatch):
     elsewhere(store.path, f"assert store.delete({store.twins[0]!r})")
-    real = replica.apply_record
+    real = ledger.read_record
     refused = []
 
     def handler(*arguments):
-        monkeypatch.setattr(replica, "apply_record", real)
+        monkeypatch.setattr(ledger, "read_record", real)
         answer = real(*arguments)
         try:
             store[b"from the handler"] = b""
@@ -235,7 +236,7 @@ def test_signal_handler_that_writes_in_the_middle_of_a_replay_gets_an_error_not_
             refused.append(str(error))
         return answer
 
-    monkeypatch.setattr(replica, "apply_record", handler)
+    monkeypatch.setattr(ledger, "read_record", handler)
     assert store.get(b"x") is None
     assert "in the middle of a change" in refused[0]
     store[b"later"] = b"1"
@@ -245,12 +246,13 @@ def test_signal_handler_that_writes_in_the_middle_of_a_replay_gets_an_error_not_
 def test_interrupted_builder_is_not_gone_on_with(path, monkeypatch):
     with open_store(path, fpr=0.1, keyed=False) as store:
         store[b"start"] = b""
-        empty = generations.successor(store._replica.filter, 20_000, 0.1, None)
+        empty = generations.successor(store.ledger.filter, 20_000, 0.1, None)
         first, other = twins_of(empty)
         store[first], store[other] = b"1", b"2"
         store.update((b"z%05d" % i, b"") for i in range(600))
-        store._growth.builder, store._growth.generation = store._new_builder(empty), store._replica.generation
-        store._step(store._growth.builder, 300)
+        growth = peek.commits(store).growth
+        growth.builder, growth.generation = store.source.builder(empty), store.ledger.generation
+        peek.commits(store).step(growth.builder, 300)
         real = build.apply_record
 
         def interrupted(*arguments):
@@ -261,23 +263,21 @@ def test_interrupted_builder_is_not_gone_on_with(path, monkeypatch):
         monkeypatch.setattr(build, "apply_record", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.delete(first)
-        assert store._growth.builder is None
+        assert peek.commits(store).growth.builder is None
         for i in range(100):
             store[b"y%d" % i] = b""
         assert store.get(other) == b"2"
         assert store.verify().ok
 
 
-def test_interrupted_change_of_the_filter_is_done_again_from_the_checkpoint(store, monkeypatch):
-    real = replica.apply_record
+def test_interrupted_change_of_the_filter_is_done_again(store, monkeypatch):
+    real = ledger.Ledger.follow
 
     def interrupted(*arguments):
         real(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dlbf.storage.upkeep.apply_record", interrupted)
-    # As if another interrupt came before the first one was dealt with.
-    monkeypatch.setattr(store.__class__, "_distrust_replica", lambda self, is_full: None)
+    monkeypatch.setattr(ledger.Ledger, "follow", interrupted)
     with pytest.raises(KeyboardInterrupt), store.write() as txn:
         txn.delete(store.twins[0])
     monkeypatch.undo()
@@ -290,8 +290,8 @@ def test_read_transaction_of_the_past_is_not_kept_for_the_next_read(path):
     with open_store(path) as store:
         store[b"old"] = b"1"
         assert store.get(b"old") == b"1"
-        store._drop_live()
-        begin = store._env.begin
+        peek.environment(store).drop_kept()
+        begin = peek.environment(store).handle.begin
         taken, go = threading.Event(), threading.Event()
 
         class Slow:
@@ -307,7 +307,7 @@ def test_read_transaction_of_the_past_is_not_kept_for_the_next_read(path):
             def wrapped(*arguments):
                 return Slow(begin(*arguments), before_get) if len(arguments) == 1 else begin(*arguments)
 
-            store._attach_reader(wrapped, store._dbs.data, BEGIN_ERRORS, PLAIN_KEY_BYTES)
+            peek.environment(store).attach(peek.environment(store).handle, wrapped, BEGIN_ERRORS)
 
         attach(lambda: (taken.set(), go.wait(60)))
         first = start(store.get, b"old")
@@ -317,7 +317,7 @@ def test_read_transaction_of_the_past_is_not_kept_for_the_next_read(path):
         assert store.get(b"new") == b"2"
         attach(lambda: None)
         assert store.get(b"new") == b"2"
-        store._drop_live()
+        peek.environment(store).drop_kept()
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
@@ -328,7 +328,7 @@ def test_compacted_copy_is_read_without_the_filter_until_it_is_rebuilt(path, tmp
             store[b"k%d" % i] = b"v"
             if checkpointed and i == 10:
                 store.checkpoint()
-        store._close()
+        peek.close_untidily(store)
     copy = tmp_path / "copy"
     copy.mkdir()
     with lmdb.open(str(path), max_dbs=9) as env:
@@ -339,14 +339,14 @@ def test_compacted_copy_is_read_without_the_filter_until_it_is_rebuilt(path, tmp
         assert store.stats().state == "pass-through"
         for i in range(3):
             store[b"m%d" % i] = b"v"
-        with store._reading() as txn:
-            assert journal.newest(txn, store._dbs) == txn.id()
+        with peek.reading(store) as txn:
+            assert peek.log(store).newest(txn) == txn.id()
         # A builder beside writers follows the new records, not the old ones of the same numbers.
-        builder = store._new_builder(generations.new_filter("auto", 2000, 0.001, store._secret))
-        store._step(builder, 1000)
+        builder = store.source.builder(generations.new_filter("auto", 2000, 0.001, peek.secret(store)))
+        peek.commits(store).step(builder, 1000)
         for i in range(40):
             store[b"a%02d" % i] = b"v"
-        store._switch(builder)
+        peek.commits(store).switch(builder)
         assert all(store.get(b"a%02d" % i) == b"v" for i in range(40))
         assert store.stats().state == "filtering"
         assert store.verify().ok
@@ -368,7 +368,7 @@ def test_reader_and_writer_that_both_follow_a_grown_map_do_not_wait_for_each_oth
     with open_store(path, map_size=1 << 20) as store:
         store[b"start"] = b""
         elsewhere(path, "store[b'big'] = bytes(8 << 20)", map_size=1 << 20)
-        adopt, resize = store._adopt_map, store._resize
+        adopt, resize = peek.environment(store).adopt_map, peek.environment(store).resize
         grown, ready = threading.Event(), threading.Event()
 
         def slowly():
@@ -380,10 +380,10 @@ def test_reader_and_writer_that_both_follow_a_grown_map_do_not_wait_for_each_oth
             resize(size)
             grown.set()
 
-        store._adopt_map = slowly
+        peek.environment(store).adopt_map = slowly
         reader = start(store.get, b"absent")
         assert ready.wait(60)
-        store._resize = resized
+        peek.environment(store).resize = resized
         writer = start(store.put, b"new", b"1")
         for thread in (reader, writer):
             thread.join(60)
@@ -394,7 +394,7 @@ def test_reader_and_writer_that_both_follow_a_grown_map_do_not_wait_for_each_oth
 def test_filter_is_loaded_later_if_no_thread_can_be_started(path, monkeypatch):
     with open_store(path) as store:
         store.update((b"k%d" % i, b"") for i in range(5000))
-    monkeypatch.setattr("dlbf.storage.upkeep.LOAD_ASIDE_BYTES", 0)
+    monkeypatch.setattr("dlbf.storage.ledger.LOAD_ASIDE_BYTES", 0)
     real = threading.Thread.start
 
     def fail(thread):
@@ -413,7 +413,7 @@ def test_filter_is_loaded_later_if_no_thread_can_be_started(path, monkeypatch):
 def test_thread_whose_beginning_is_interrupted_is_begun_again(path, monkeypatch, name):
     with open_store(path) as store:
         store.update((b"k%d" % i, b"v") for i in range(5000))
-    monkeypatch.setattr("dlbf.storage.upkeep.LOAD_ASIDE_BYTES", 0)
+    monkeypatch.setattr("dlbf.storage.ledger.LOAD_ASIDE_BYTES", 0)
     real = threading.Thread.start
     seen = []
 
@@ -426,7 +426,7 @@ def test_thread_whose_beginning_is_interrupted_is_begun_again(path, monkeypatch,
 
     def use():
         if name == "dlbf-misses":
-            store._sample_misses(1.0, 1, 1)
+            store.traffic.sample(1.0, 1, 1)
         assert store.get(b"absent") is None
         assert store.get(b"k1") == b"v"
 
@@ -452,7 +452,7 @@ def test_reads_go_on_if_no_thread_can_be_started_to_end_their_transactions(path,
         monkeypatch.setattr("_thread.start_new_thread", fail)
         assert store.get(b"key") == b"v"
         assert store.get(b"key") == b"v"
-        assert not store._drop_live()  # nobody would end it
+        assert not peek.environment(store).drop_kept()  # nobody would end it
         monkeypatch.undo()
 
 
@@ -506,13 +506,13 @@ def test_quick_changes_do_not_take_the_slow_way(path, monkeypatch):
     with open_store(path) as store:
         for i in range(300):
             store[b"%d" % i] = b""
-        assert store._quick_changes > 50
+        assert peek.changes(store).n_allowed > 50
 
         def slow(*arguments):
             raise AssertionError("slow")
 
-        monkeypatch.setattr(Store, "_set_slow", slow)
-        monkeypatch.setattr(Store, "_delete_slow", slow)
+        monkeypatch.setattr(Store, "_set_slowly", slow)
+        monkeypatch.setattr(Store, "_delete_slowly", slow)
         for i in range(20):
             store[b"%d" % i] = b"again"
             store[b"new %d" % i] = b""
@@ -526,14 +526,14 @@ def test_filter_that_a_quick_change_outgrows_is_made_larger_at_once(path, monkey
         for i in range(300):
             store[b"%d" % i] = b""
         before = store.stats().generation
-        monkeypatch.setattr(store._replica.filter.__class__, "_make_room", lambda self, n: full())
+        monkeypatch.setattr(store.ledger.filter.__class__, "_make_room", lambda self, n: full())
 
         def full():
             from dlbf.errors import FilterFullError
 
             raise FilterFullError("no room")
 
-        store._quick_changes = 10**6
+        peek.changes(store).n_allowed = 10**6
         for i in range(300, 5000):
             store[b"%d" % i] = b""
             if store.stats().generation != before:
@@ -575,7 +575,7 @@ USES = {
     "rebuild": lambda store: store.rebuild(model=None),
     "drift": lambda store: store.drift(),
     "backup": lambda store: back_up(store),
-    "refresh": lambda store: (store._withdraw(), store.get(b"absent")),
+    "refresh": lambda store: (store.ledger.withdraw(), store.get(b"absent")),
 }
 
 
@@ -672,8 +672,8 @@ def in_snapshot(store):
 
 
 def make_successor(store):
-    store._growth.builder = None
-    store._tend(1)
+    peek.commits(store).growth.builder = None
+    peek.commits(store).grow_if_due(1)
 
 
 OPERATIONS = {
@@ -685,21 +685,21 @@ OPERATIONS = {
     "get_many": lambda store: store.get_many([b"key 2", b"no such key"]),
     "items": lambda store: list(store.items(prefix=b"key 2")),
     "checkpoint": lambda store: store.checkpoint(),
-    "flush": lambda store: store._flush(),
-    "follow": lambda store: (store._replica.drop(), store._withdraw(), store._refresh(wait=True)),
+    "flush": lambda store: peek.commits(store).flush(),
+    "follow": lambda store: (store.ledger.drop(), store.ledger.withdraw(), store.ledger.refresh(wait=True)),
     "successor": make_successor,
-    "map": lambda store: store._adopt_map(),
+    "map": lambda store: peek.environment(store).adopt_map(),
     "quick": lambda store: store._allow_quick_changes(),
 }
 
 
 def check_that_nothing_is_held(store):
-    assert not store._write_lock.locked()
-    assert not store._writer
-    assert not store._build_lock.locked()
-    assert not store._n_reading
-    assert store._lock.acquire(False)
-    store._lock.release()
+    assert not peek.writes(store).lock.locked()
+    assert not peek.writes(store).writer
+    assert not peek.commits(store)._build_lock.locked()
+    assert not peek.environment(store).n_reading
+    assert store.ledger.lock.acquire(False)
+    store.ledger.lock.release()
     thread = start(len, store)
     thread.join(60)
     assert not thread.is_alive()
@@ -712,7 +712,7 @@ def test_interrupted_operation_gives_back_every_lock_and_count(path, monkeypatch
     with open_store(path) as store:
         store.update((b"key %d" % i, b"v") for i in range(300))
         if name == "successor":
-            monkeypatch.setattr(replica.Replica, "needs_successor", lambda self: self.filter is not None)
+            monkeypatch.setattr(ledger.Ledger, "needs_successor", lambda self: self.filter is not None)
         number = 1
         while interrupt(lambda: OPERATIONS[name](store), number):
             check_that_nothing_is_held(store)
@@ -756,14 +756,16 @@ def test_timeouts_by_signal_give_back_every_lock_and_count(path):
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        store._close()  # close() would wait for a lock that was not given back
+        peek.close_untidily(store)  # close() would wait for a lock that was not given back
 
 
 @pytest.mark.parametrize("where", ["backup", "map"])
-def test_signal_handler_that_writes_where_the_write_lock_is_held_gets_an_error_not_a_deadlock(path, tmp_path, where):
+def test_signal_handler_that_writes_where_the_write_lock_is_held_gets_an_error_not_a_deadlock(
+    path, tmp_path, monkeypatch, where
+):
     with open_store(path) as store:
         store[b"key"] = b"v"
-        env = store._env
+        env = peek.environment(store).handle
         refused = []
 
         def handler():
@@ -780,21 +782,22 @@ def test_signal_handler_that_writes_where_the_write_lock_is_held_gets_an_error_n
             def __getattr__(self, name):
                 return getattr(env, name)
 
-        copy = store._copy
-        store._copy = lambda *arguments: (copy(*arguments), handler())
-        store._env = Environment()
-        thread = start(*{"backup": (store.backup, tmp_path / "copy"), "map": (store._adopt_map,)}[where])
+        copy = store_module.copy_environment
+        monkeypatch.setattr(store_module, "copy_environment", lambda *arguments: (copy(*arguments), handler()))
+        peek.environment(store).handle = Environment()
+        adopt = peek.environment(store).adopt_map
+        thread = start(*{"backup": (store.backup, tmp_path / "copy"), "map": (adopt,)}[where])
         thread.join(60)
         assert not thread.is_alive()
         assert "in the middle of a backup" in refused[0]
-        store._env = env
+        peek.environment(store).handle = env
         store["later"] = b"1"
         assert dict(store) == {b"key": b"v", b"later": b"1"}
 
 
 def during_resize(store, function):
     """Have a function called, as a signal handler might be, where a thread moves the map; returns what it raised."""
-    env = store._env
+    env = peek.environment(store).handle
     raised = []
 
     class Environment:
@@ -808,11 +811,11 @@ def during_resize(store, function):
         def __getattr__(self, name):
             return getattr(env, name)
 
-    store._env = Environment()
-    thread = start(store._adopt_map)
+    peek.environment(store).handle = Environment()
+    thread = start(peek.environment(store).adopt_map)
     thread.join(60)
     assert not thread.is_alive()
-    store._env = env
+    peek.environment(store).handle = env
     return raised
 
 
@@ -833,7 +836,7 @@ def test_thread_that_iterates_may_read_while_another_waits_to_move_the_map(path)
         def iterate():
             for key in store:
                 if not seen:
-                    threads.append(start(store._adopt_map))
+                    threads.append(start(peek.environment(store).adopt_map))
                     time.sleep(0.2)  # reads are held now
                 seen.append((key, store[key], store.get_many([key]), len(store)))
 
@@ -939,7 +942,7 @@ def test_child_that_only_ends_does_not_free_what_the_parent_reads_with(path, hel
         "if not child: sys.exit()",
         "assert os.waitpid(child, 0)[1] == 0",
         "if 'txn' in globals(): txn.put(b'new', b''); txn.commit()",
-        "assert 'view' not in globals() or f' {view.txn_id}' in store._env.readers()",
+        "assert 'view' not in globals() or f' {view.txn_id}' in store._environment.handle.readers()",
         "assert len(store) == 1 + ('txn' in globals()) and store.get(b'key') == b'v'",
         "store[b'other'] = b''; assert store.verify().ok",
     )
@@ -948,7 +951,7 @@ def test_child_that_only_ends_does_not_free_what_the_parent_reads_with(path, hel
 def test_close_that_was_interrupted_is_finished_by_the_next(path):
     store = open_store(path)
     store[b"a"] = b"1"
-    meta_map, store._meta_map = store._meta_map, Interrupting()
+    meta_map, peek.environment(store)._meta_map = peek.environment(store)._meta_map, Interrupting()
     with pytest.raises(TimeoutError):
         store.close()
     store.close()
@@ -985,7 +988,7 @@ def test_exception_from_a_handler_leaves_nobody_asleep_for_ever(path):
                 with contextlib.suppress(Stop):
                     signal.setitimer(signal.ITIMER_REAL, 1e-5 + i % 50 * 1e-6)
                     while True:
-                        store._start_sweeping()
+                        peek.environment(store).start_sweeping()
                         store.get(b"a")
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -994,27 +997,27 @@ def test_exception_from_a_handler_leaves_nobody_asleep_for_ever(path):
 
 
 def test_figures_of_a_filter_that_another_thread_takes_away(path):
-    from dlbf.storage import rebuild
+    from dlbf.storage import figures
 
     with open_store(path) as store:
         store[b"a"] = b"1"
-        reading = store._reading
+        reading = peek.environment(store).reading
 
         def taken_away(*arguments):
-            store._replica.filter = None
+            store.ledger.filter = None
             return reading(*arguments)
 
         assert store.state == "filtering"
-        store._reading = taken_away
-        assert rebuild.figures_now(store).keys == 1
+        peek.environment(store).reading = taken_away
+        assert figures.figures_now(store.ledger).keys == 1
 
 
 def test_thread_that_does_not_end_keeps_close_from_waiting_for_ever(path, monkeypatch):
-    monkeypatch.setattr("dlbf.storage.store.CLOSE_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("dlbf.storage.face.CLOSE_PATIENCE_SECONDS", 0.1)
     store = open_store(path)
     end = threading.Event()
-    store._loader = threading.Thread(target=end.wait, daemon=True)
-    store._loader.start()
+    store.ledger._loader = threading.Thread(target=end.wait, daemon=True)
+    store.ledger._loader.start()
     with pytest.raises(StoreError, match="close it later"):
         store.close()
     store[b"a"] = b"1"  # it is still open
@@ -1052,12 +1055,13 @@ def end(number, frame):
     store.close()
     sys.exit(7)
 signal.signal(signal.SIGTERM, end)
-before = Store._begin_locked
-def begin(store):
-    txn = before(store)
+from dlbf.storage.environment import Writes
+before = Writes.begin_locked
+def begin(writes):
+    txn = before(writes)
     os.kill(os.getpid(), signal.SIGTERM)
     return txn
-Store._begin_locked = begin
+Writes.begin_locked = begin
 store.update({b"a": b"1"})
 """
     done = subprocess.run(

@@ -10,10 +10,11 @@ import time
 
 import lmdb
 import pytest
+from support import peek
 
 from dlbf.errors import StoreError
 from dlbf.storage import Store, longkeys, steps
-from dlbf.storage.upkeep import Overtaken
+from dlbf.storage.environment import Overtaken
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_long_key_half_put_does_not_lend_its_node_to_the_next(store, monkeypatch
 def overtaken(store, where="journal-written"):
     """The map is full, and another process writes while it is being made larger."""
     program = "import sys; from dlbf.storage import Store; s = Store(sys.argv[1]); s[b'other'] = b'x'; s.close()"
-    resize = store._resize
+    resize = peek.environment(store).resize
 
     def other_writes(size):
         resize(size)
@@ -89,13 +90,13 @@ def overtaken(store, where="journal-written"):
             steps.set_hook(None)
             raise lmdb.MapFullError("as LMDB says where its pages end")
 
-    store._resize = other_writes
+    peek.environment(store).resize = other_writes
     steps.set_hook(full)
     try:
         yield
     finally:
         steps.set_hook(None)
-        store._resize = resize
+        peek.environment(store).resize = resize
 
 
 CHANGES = {
@@ -132,7 +133,7 @@ def test_change_that_another_process_came_in_between_of_is_made_again(tmp_path, 
 def test_update_that_another_process_came_in_between_of_in_the_middle_loses_nothing(tmp_path):
     """Its items can be had only once."""
     with Store(tmp_path / "store", sync="none", map_size=1 << 20) as store:
-        begin_again, calls = store._begin_write_again, []
+        begin_again, calls = peek.writes(store).begin_again, []
 
         def overtake(txn, number=0):
             if not calls:
@@ -141,7 +142,7 @@ def test_update_that_another_process_came_in_between_of_in_the_middle_loses_noth
                 raise Overtaken("another process wrote")
             return begin_again(txn, number)
 
-        store._begin_write_again = overtake
+        peek.writes(store).begin_again = overtake
         store.update((b"%d" % i, bytes(20_000)) for i in range(200))
         assert calls
         assert sorted(store) == sorted(b"%d" % i for i in range(200))
@@ -224,7 +225,7 @@ def test_close_ends_a_transaction_that_a_thread_has_left_open(store):
 
 
 def test_close_does_not_wait_for_ever_for_a_transaction_of_another_thread(store, monkeypatch):
-    monkeypatch.setattr("dlbf.storage.store.CLOSE_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("dlbf.storage.face.CLOSE_PATIENCE_SECONDS", 0.2)
     store.update({b"a": b"1", b"b": b"2"})
     begun, go = threading.Event(), threading.Event()
     seen = []
@@ -328,24 +329,24 @@ def test_transaction_of_a_store_that_is_closed_says_so(store, key):
 
 def test_empty_value_is_not_taken_for_a_missing_key(store):
     store[b"empty"] = b""
-    store._sample_misses(1.0, 1000, 1)
-    store._take_samples()
+    store.traffic.sample(1.0, 1000, 1)
+    store.traffic.take_samples()
     assert store.get_many([b"empty", b"absent"], b"") == [b"", b""]
-    assert store._take_samples() == [b"absent"]
+    assert store.traffic.take_samples() == [b"absent"]
 
 
 def test_failure_to_make_the_filter_larger_is_none_of_the_commit_before_it(store, caplog):
     def fail(*args):
         raise lmdb.DiskError("no space")
 
-    switch, store._switch = store._switch, fail
+    switch, peek.commits(store).switch = peek.commits(store).switch, fail
     for i in range(1000):  # the first filter is for 1,024 keys, and the next one is begun before that
         store[b"k%d" % i] = b"v"
     assert len(store) == 1000
     assert store.verify().ok
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "the change is stored" in caplog.text
-    store._switch = switch
+    peek.commits(store).switch = switch
     store.update((b"more %d" % i, b"v") for i in range(2000))
     assert store.stats().capacity > 2000
     assert store.verify().ok
@@ -358,34 +359,34 @@ def test_larger_filter_that_cannot_be_made_is_not_tried_with_every_commit(store)
         tried.append(len(store))
         raise lmdb.DiskError("no space")
 
-    switch, store._switch = store._switch, fail
+    switch, peek.commits(store).switch = peek.commits(store).switch, fail
     for i in range(1020):
         store[b"k%d" % i] = b"v"
     assert 2 < len(tried) < 10
     assert store.stats().capacity == 1024
-    store._switch = switch
+    peek.commits(store).switch = switch
     while store.stats().capacity == 1024:  # the commit that needs it makes it
         i += 1
         store[b"k%d" % i] = b"v"
     assert i < 1030
     assert store.verify().ok
-    store._growth.pause = 1000
+    peek.commits(store).growth.pause = 1000
     n_keys = store.stats().capacity
     store.update((b"more %d" % i, b"v") for i in range(n_keys))
-    store._tend(1)  # which is of another generation
-    assert store._growth.pause == 0
+    peek.commits(store).grow_if_due(1)  # which is of another generation
+    assert peek.commits(store).growth.pause == 0
 
 
 def test_get_many_is_of_one_moment_although_a_commit_comes_in_between(store):
     store[b"old"] = b"0"
-    ask = store._ask_many_at
+    ask = store.ledger.ask_many
 
     def ask_and_commit(keys):
         answers = ask(keys)
         store.update({b"old": b"1", b"new": b"1"})
         return answers
 
-    store._ask_many_at = ask_and_commit
+    store.ledger.ask_many = ask_and_commit
     assert store.get_many([b"old", b"new"]) == [b"1", b"1"]
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from support import peek
 
 from dlbf.errors import StoreError
 from dlbf.storage import Guard, Store
@@ -45,7 +46,7 @@ else:
     def change():
         tell("writing")
         sys.stdin.readline()
-    store._alone(change)
+    store._writes.alone(change)
 tell("written")
 store.close()
 """
@@ -80,7 +81,7 @@ for turn in range(2):
         tell("done")
         break
     except KeyboardInterrupt:
-        assert store is None or store._writer == 0
+        assert store is None or store._environment.writes.writer == 0
         tell("interrupted")
         sys.stdin.readline()
 if task != "backup-readonly":
@@ -200,13 +201,13 @@ def test_close_does_not_wait_for_a_stopped_writer(tmp_path, start, kind):
     store.update({b"a long journal %d" % i: b"" for i in range(300)})
     for i in range(5000):
         assert store.get(b"absent %d" % i) is None
-    assert store.n_samples >= 32
-    assert store._replica.journal_bytes > 4096
+    assert store.traffic.n_samples >= 32
+    assert store.ledger.log_bytes > 4096
     writer = start(WRITER, kind)
     writer.says("writing")
     writer.stop()
-    store._flush_aside()
-    assert store.n_samples >= 32
+    store.traffic._flush_aside()
+    assert store.traffic.n_samples >= 32
     store.close()
     writer.signal(signal.SIGCONT)
     writer.tell()
@@ -234,7 +235,7 @@ def test_lock_timeout_names_the_process(tmp_path, start, kind):
         with pytest.raises(StoreError, match=expected):
             store.checkpoint()
         assert store.get(b"absent") is None
-        assert store._writer == 0
+        assert peek.writes(store).writer == 0
     with pytest.raises(StoreError, match=expected):
         opened()
     writer.end()  # whoever dies gives the lock back

@@ -250,7 +250,7 @@ with Store(path, readonly=True) as store:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_growth_waits_for_iterators_and_then_says_whose_they_are(path, monkeypatch, own):
-    from dlbf.storage import upkeep as module
+    from dlbf.storage import environment as module
 
     monkeypatch.setattr(module, "OWN_PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(module, "RESIZE_PATIENCE_SECONDS", 60.0 if own else 0.2)

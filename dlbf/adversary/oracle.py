@@ -49,7 +49,7 @@ class StoreFilter:
     def contains_many(self, keys: Sequence[bytes]) -> Answers:
         """The filter's answers; all True where the store has to read without its filter."""
         self.store.get(keys[0] if keys else b"")  # the filter catches up with the last commit
-        inner = self.store._replica.filter
+        inner = self.store.ledger.filter
         if inner is None:
             return np.ones(len(keys), dtype=bool)
         return np.asarray(inner.contains_many(keys), dtype=bool)

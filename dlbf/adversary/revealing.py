@@ -136,13 +136,13 @@ def stated_bound(target: Any) -> float:
     """
     target = getattr(target, "store", target)
     if not isinstance(target, Filter):
-        inner = getattr(target, "_replica", None)
+        inner = getattr(target, "ledger", None)
         if inner is None:
             raise TypeError(f"expected a filter or a store of dlbf, found {type(target).__name__}")
-        stats = target.stats()  # brings the replica up to date
+        stats = target.stats()  # brings the ledger up to date
         if isinstance(inner.filter, LearnedFilter):
             return stated_bound(inner.filter)
-        return float(stats.fpr_target) if target._secret is not None else 1.0
+        return float(stats.fpr_target) if target.ledger.settings.secret is not None else 1.0
     if target._secret is None:
         return 1.0
     if isinstance(target, LearnedFilter):

@@ -148,7 +148,7 @@ def stores(
             before = store.stats()
             oracle = Oracle(
                 StoreFilter(store), split.keys, queries, changes if attack.changes_target else 0,
-                reveal(store._replica.filter),
+                reveal(store.ledger.filter),
             )  # fmt: skip
             attack(queries, changes=oracle.changes).run(oracle)
             after = store.stats()

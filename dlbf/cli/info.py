@@ -65,7 +65,7 @@ def _store(path: Path, secret: bytes | None, estimate: bool, as_json: bool) -> i
     with kind(path, readonly=True, secret=secret) as store:
         stats = store.stats()
         drift = store.drift(estimate and not guarded)  # learning would read keys
-        filter = store._replica.filter
+        filter = store.ledger.filter
         plan = getattr(filter, "plan", None)
         guard = store.facts() if isinstance(store, EnginelessGuard) else None
     code = UNHEALTHY if not drift.healthy else DUE if drift.due else HEALTHY

@@ -91,15 +91,18 @@ def command(
         found: Iterator[list[bytes]] = iter(())
         if is_store:
             with open_store(Path(keys_file), secret_file=secret_file) as store:
-                from dlbf.storage.rebuild import absent_now
+                from dlbf.storage.samples import absent_now
 
                 fpr = store.stats().fpr_target if fpr is None else fpr
                 # A store's filter is keyed, so that of the report is.
-                secret = store._secret
+                secret = store.ledger.settings.secret
                 everything = iter(store.keys())
                 keys = gather(keys_file, iter(lambda: list(islice(everything, BATCH_KEYS)), []), sample, seed)
                 keys = replace(keys, is_store=True)
-                name, found = f"{keys_file} (asked for in vain)", iter([absent_now(store, None, sample)[0]])
+                name, found = (
+                    f"{keys_file} (asked for in vain)",
+                    iter([absent_now(store.ledger.log, store.source, None, sample)[0]]),
+                )
         else:
             keys = gather(keys_file, read_key_batches(keys_file, column, format), sample, seed)
         if not keys.total:

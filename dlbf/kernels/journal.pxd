@@ -19,19 +19,21 @@ cdef class OperationLog:
 
     cdef int _append(self, bytes key, int removal) except -1
     cpdef added(self, bytes key)
+    cpdef removed(self, bytes key)
+    cpdef clear(self)
+    cpdef bytes record(self, uint64_t txn_id, uint64_t generation, uint64_t flags, bint with_operations=*)
 
 
 cdef class Tail:
     cdef readonly bytearray value
     cdef uint8_t* data
     cdef Py_ssize_t n_bytes            # of the block so far
-    cdef Py_ssize_t newest_at          # where the record begins that was added last
     cdef readonly uint64_t last        # transaction of the newest record in it; 0: it is empty
     cdef public uint64_t known         # committed state that it is of, by its transaction; 0: not known
 
     cdef Py_ssize_t room(self) noexcept
     cdef uint8_t* frame(self, Py_ssize_t n_bytes) noexcept
-    cdef int push(self, uint64_t txn_id, uint64_t generation, uint64_t flags, bytes key, int removal) except -1
+    cpdef bint stage(self, bytes record, uint64_t txn_id) except -1
 
 
 cdef Py_ssize_t apply_operations(FilterCore core, const uint8_t* record, Py_ssize_t size, bytes upto) except -1

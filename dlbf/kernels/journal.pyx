@@ -105,12 +105,17 @@ cdef class OperationLog:
         if self.n_added - self.n_removed > self.n_most:
             self.n_most = self.n_added - self.n_removed
 
-    def removed(self, bytes key):
+    cpdef removed(self, bytes key):
         """A key that was there is not there any more."""
         self._append(key, 1)
         self.n_removed += 1
 
-    def record(self, uint64_t txn_id, uint64_t generation, uint64_t flags, bint with_operations=True):
+    cpdef clear(self):
+        """No operations."""
+        self.size = RECORD_HEAD_BYTES
+        self.n_added = self.n_removed = self.n_most = 0
+
+    cpdef bytes record(self, uint64_t txn_id, uint64_t generation, uint64_t flags, bint with_operations=True):
         """The journal record of transaction ``txn_id``."""
         cdef Py_ssize_t size = self.size if with_operations else RECORD_HEAD_BYTES
         cdef uint8_t* out = <uint8_t*>PyByteArray_AS_STRING(self.buffer)
@@ -159,7 +164,7 @@ cdef class Tail:
             self.n_bytes = end
             self.last = load64(self.data + <Py_ssize_t>start + 8)
 
-    def stage(self, bytes record, uint64_t txn_id):
+    cpdef bint stage(self, bytes record, uint64_t txn_id) except -1:
         """Add a record; False if it has no room."""
         cdef Py_ssize_t n = PyBytes_GET_SIZE(record)
         if n > self.room():
@@ -181,24 +186,8 @@ cdef class Tail:
         cdef uint8_t* out = self.data + self.n_bytes
         out[0] = <uint8_t>n_bytes
         out[1] = <uint8_t>(n_bytes >> 8)
-        self.newest_at = self.n_bytes + FRAME_HEAD_BYTES
-        self.n_bytes = self.newest_at + n_bytes
+        self.n_bytes += FRAME_HEAD_BYTES + n_bytes
         return out + FRAME_HEAD_BYTES
-
-    cdef int push(self, uint64_t txn_id, uint64_t generation, uint64_t flags, bytes key, int removal) except -1:
-        """Add the record of a transaction with one operation (or none: ``key`` is None); 0 if it has no room."""
-        cdef Py_ssize_t n = RECORD_HEAD_BYTES, room = self.room()
-        cdef uint8_t* out
-        if key is not None:
-            if n + NUMBER_BYTES + PyBytes_GET_SIZE(key) > room:
-                return 0
-            out = self.data + self.n_bytes + FRAME_HEAD_BYTES
-            n += put_operation(out + n, key, removal)
-        elif n > room:
-            return 0
-        put_head(self.frame(n), n, txn_id, generation, flags, 0 if key is None else 1)
-        self.last = txn_id
-        return 1
 
 
 # --- reading

@@ -17,21 +17,21 @@ from dlbf.kernels.journal import operations
 from dlbf.storage.build import Builder
 from dlbf.storage.engines.base import Adapter, keys_of
 from dlbf.storage.engines.late import LateKeys
-from dlbf.storage.longkeys import Databases
+from dlbf.storage.log import Log
 
 __all__ = ["OrderedBuilder", "UnorderedBuilder", "builder_for"]
 
 
-def builder_for(dbs: Databases, filter: Any, engine: Adapter, late: LateKeys) -> Builder:
+def builder_for(log: Log, filter: Any, engine: Adapter, late: LateKeys) -> Builder:
     """The builder that suits an engine."""
-    return (OrderedBuilder if engine.ordered else UnorderedBuilder)(dbs, filter, engine, late)
+    return (OrderedBuilder if engine.ordered else UnorderedBuilder)(log, filter, engine, late)
 
 
 class EngineBuilder(Builder):
-    """Walks through an engine."""
+    """Walks through an engine; ``_ahead`` is its subclasses'."""
 
-    def __init__(self, dbs: Databases, filter: Any, engine: Adapter, late: LateKeys) -> None:
-        super().__init__(dbs, filter)
+    def __init__(self, log: Log, filter: Any, engine: Adapter, late: LateKeys) -> None:
+        super().__init__(log, filter)
         self.engine = engine
         self.late = late
         # All that were listed at a step of the walk: it has passed over them, or met them too early.
@@ -44,13 +44,13 @@ class EngineBuilder(Builder):
 
     def catch_up(self, txn: Any, now: int) -> bool:
         """Apply the journal up to transaction ``now``; False if the walk had to be begun again."""
-        if not self.done and not self._awaited <= self.late.keys(txn, self.dbs):
+        if not self.done and not self._awaited <= self.late.keys(txn):
             # One is listed no more: it may have arrived, or the journal may remove it, and it is not in the filter yet.
             return self._begin_again(now)
         return super().catch_up(txn, now)
 
     def _on_time(self, txn: Any, keys: Iterator[bytes]) -> Iterator[bytes]:
-        late = self.late.keys(txn, self.dbs)
+        late = self.late.keys(txn)
         self._awaited |= late
         return (key for key in keys if key not in late) if late else keys
 
@@ -58,7 +58,7 @@ class EngineBuilder(Builder):
         was_done = self.done
         passed = super()._walk(txn, n_keys)
         if self.done and not was_done:
-            self.filter.update(list(self._rest(self._awaited | self.late.keys(txn, self.dbs))))
+            self.filter.update(list(self._rest(self._awaited | self.late.keys(txn))))
         return passed
 
     def _rest(self, late: set[bytes]) -> set[bytes]:
@@ -83,8 +83,8 @@ class OrderedBuilder(EngineBuilder):
 class UnorderedBuilder(EngineBuilder):
     """Walks through an engine whose keys come in any order."""
 
-    def __init__(self, dbs: Databases, filter: Any, engine: Adapter, late: LateKeys) -> None:
-        super().__init__(dbs, filter, engine, late)
+    def __init__(self, log: Log, filter: Any, engine: Adapter, late: LateKeys) -> None:
+        super().__init__(log, filter, engine, late)
         self._keys: Iterator[bytes] | None = None
         # Keys that the journal has named since the walk began; True: added last.
         self._touched: dict[bytes, bool] = {}

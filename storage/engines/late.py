@@ -34,40 +34,41 @@ MAX_SECONDS = 86_400
 class LateKeys:
     """The list of a guard's environment, read again when it has changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, dbs: Databases) -> None:
+        self._dbs = dbs
         self._read: tuple[Any, frozenset[bytes]] = (None, frozenset())
         self._warned = False
 
-    def keys(self, txn: Any, dbs: Databases) -> frozenset[bytes]:
+    def keys(self, txn: Any) -> frozenset[bytes]:
         """The keys that a transaction sees."""
-        with txn.cursor(dbs.data) as cursor:
+        with txn.cursor(self._dbs.data) as cursor:
             if not cursor.last():
                 return frozenset()
             # Who adds keys does so behind all others; who only takes some out changes their number.
             last = cursor.key()
-        stamp = (last, txn.stat(dbs.data)["entries"])
+        stamp = (last, txn.stat(self._dbs.data)["entries"])
         before, keys = self._read
         if stamp != before:
-            keys = frozenset(key for _, _, key in _records(txn, dbs))
+            keys = frozenset(key for _, _, key in _records(txn, self._dbs))
             if int.from_bytes(last[:8], "big") < txn.id():  # else it may be a transaction that is undone
                 self._read = (stamp, keys)
         return keys
 
-    def add(self, txn: Any, dbs: Databases, number: int, keys: Iterable[bytes]) -> None:
+    def add(self, txn: Any, number: int, keys: Iterable[bytes]) -> None:
         """List keys in transaction ``number``; those that have been listed for too long, or are too many, go."""
         new = dict.fromkeys(keys)
         now = int(time.time())
-        self.forget_old(txn, dbs)
-        places = {key: place for place, _, key in _records(txn, dbs)}
+        self.forget_old(txn)
+        places = {key: place for place, _, key in _records(txn, self._dbs)}
         for key in new.keys() & places.keys():
-            txn.delete(places.pop(key), db=dbs.data)
+            txn.delete(places.pop(key), db=self._dbs.data)
         for i, key in enumerate(new):
             place = number.to_bytes(8, "big") + i.to_bytes(4, "big")
-            txn.put(place, sealed(now.to_bytes(8, "little") + key), db=dbs.data)
+            txn.put(place, sealed(now.to_bytes(8, "little") + key), db=self._dbs.data)
             places[key] = place
         excess = sorted(places.values())[: max(0, len(places) - MAX_KEYS)]
         for place in excess:
-            txn.delete(place, db=dbs.data)
+            txn.delete(place, db=self._dbs.data)
         if excess and not self._warned:
             self._warned = True
             log.warning(
@@ -76,16 +77,16 @@ class LateKeys:
                 MAX_KEYS,
             )
 
-    def has_old(self, txn: Any, dbs: Databases) -> bool:
+    def has_old(self, txn: Any) -> bool:
         """Whether some have been listed for too long."""
-        oldest = min((added for _, added, _ in _records(txn, dbs)), default=None)
+        oldest = min((added for _, added, _ in _records(txn, self._dbs)), default=None)
         return oldest is not None and oldest < time.time() - MAX_SECONDS
 
-    def forget_old(self, txn: Any, dbs: Databases) -> None:
+    def forget_old(self, txn: Any) -> None:
         """Take out those that have been listed for too long."""
         end = time.time() - MAX_SECONDS
-        for place in [place for place, added, _ in _records(txn, dbs) if added < end]:
-            txn.delete(place, db=dbs.data)
+        for place in [place for place, added, _ in _records(txn, self._dbs) if added < end]:
+            txn.delete(place, db=self._dbs.data)
 
 
 def _records(txn: Any, dbs: Databases) -> Iterator[tuple[bytes, int, bytes]]:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from dlbf import models
-from dlbf.storage import Store, generations, rebuild, replica, steps
+from dlbf.storage import Store, generations, ledger, rebuild, steps
 
 N_KEYS = 1500
 BEFORE, AFTER = b"B", b"A"
@@ -34,14 +34,14 @@ def small_model():
 
 def learn(store):
     """Rebuild with a model."""
-    store.rebuild(NEGATIVES, model=small_model(), fpr=0.05)
+    store.rebuild(NEGATIVES, "plbf-cbf", model=small_model(), fpr=0.05)
 
 
 def make_everything_happen_often(patch=setattr):
     """Small filters and journals: growth, shrinking and checkpoints every few transactions; models for few keys."""
     patch(generations, "MIN_CAPACITY", 64)
-    patch(replica, "MIN_JOURNAL_BYTES", 3000)
-    patch(replica, "JOURNAL_SHARE", 1)
+    patch(ledger, "MIN_LOG_BYTES", 3000)
+    patch(ledger, "LOG_SHARE", 1)
     patch(rebuild, "LEAST_KEYS", 1)
     patch(generations, "pays", lambda learned, plain: True)
     small_model()
@@ -172,7 +172,7 @@ def check(path, allowed, options=None):
 
 def same_filter(store):
     """Whether the replica answers exactly like a filter of the same geometry built from the data."""
-    live = store._replica.filter
+    live = store.ledger.filter
     fresh = live.copy()
     fresh.clear()
     fresh.update(list(store))

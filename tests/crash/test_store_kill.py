@@ -124,7 +124,7 @@ def test_harness_notices_a_lost_key(path):
         harness.check(path, [{}])
     with Store(path, sync="none") as store:
         assert store.state == "filtering"
-        store._replica.filter.remove(b"a")
+        store.ledger.filter.remove(b"a")
         store.checkpoint()
     with pytest.raises(AssertionError):
         harness.check(path, [{b"a": b"1"}])

@@ -1,0 +1,57 @@
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from dlbf.kernels.environment import WritesCore
+from dlbf.kernels.journal import OperationLog
+from dlbf.kernels.ledger import LedgerCore
+from dlbf.kernels.lmdblog import LmdbLogCore
+from dlbf.kernels.lookup import Key, LookupCore
+from dlbf.kernels.traffic import TrafficCore
+
+Value = bytes | bytearray | memoryview
+
+def commit_change(
+    writes: WritesCore, log: LmdbLogCore, ledger: LedgerCore, txn: Any, position: int, operations: OperationLog
+) -> None: ...
+
+class SingleChanges:
+    n_allowed: int
+    def __init__(
+        self,
+        writes: WritesCore,
+        log: LmdbLogCore,
+        ledger: LedgerCore,
+        traffic: TrafficCore,
+        transaction: Any,
+        map_errors: tuple[type[Exception], ...],
+        max_plain_bytes: int,
+    ) -> None: ...
+    def allow(self, n_changes: int) -> None: ...
+
+class StoreCore(LookupCore):
+    _changes: SingleChanges
+    def __setitem__(self, key: Key, value: Value, /) -> None: ...
+    def __delitem__(self, key: Key, /) -> None: ...
+    def put(self, key: Key, value: Value) -> None: ...
+    def delete(self, key: Key) -> bool: ...
+
+class PutPath:
+    _dirty: bool
+    _torn: bool
+    _txn: Any
+    _redo: Any
+    @property
+    def _ended(self) -> bool: ...
+    def _begin(self, writes: WritesCore) -> None: ...
+    def _end(self) -> None: ...
+    def _check_thread(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def _attach_put(
+        self, plain_put: Callable[..., bool], journal: OperationLog, full_error: Any, max_plain_bytes: int
+    ) -> None: ...
+    def _detach_put(self) -> None: ...
+    def put(self, key: Key, value: Value) -> bool: ...

@@ -1,0 +1,95 @@
+"""What answers: a filter, the position in the log that it is complete for, and the log's newest position."""
+
+from cpython.buffer cimport Py_buffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
+
+from dlbf.kernels.core cimport FilterCore
+from dlbf.kernels.forks cimport fork_count
+from dlbf.kernels.hashing cimport hash_for_filter, hash_key
+from dlbf.kernels.locks cimport LedgerLock
+from dlbf.kernels.types cimport gate_read_one_done, gate_try_read, likely, uint8_t, uint64_t, unlikely
+
+cdef extern from *:
+    """
+    /* Logs write positions in native order; the memory is shared with other processes. */
+    #if defined(__GNUC__) || defined(__clang__)
+    #define dlbf_load_shared64(p) __atomic_load_n((const uint64_t *)(p), __ATOMIC_ACQUIRE)
+    #else
+    #define dlbf_load_shared64(p) (*(const volatile uint64_t *)(p))
+    #endif
+    """
+    uint64_t load_shared64 "dlbf_load_shared64"(const uint8_t* p) noexcept nogil
+
+cdef enum:
+    ANSWER_ABSENT = 0
+    ANSWER_MAYBE = 1
+    ANSWER_UNKNOWN = 2
+
+
+cdef class Word:
+    cdef Py_buffer view
+    cdef readonly bint attached
+    cdef const uint8_t* first
+    cdef const uint8_t* second
+
+
+cdef class LedgerCore:
+    # Guarded by ``lock``, except that the GIL alone guards what one compiled call reads or changes.
+    cdef readonly LedgerLock lock
+    cdef public FilterCore filter        # what the log says up to ``applied``; None: there is none that can be used
+    cdef public FilterCore full          # the one that had no room, until there is another: its model goes on
+    cdef readonly Word word              # the log's newest position
+    cdef uint64_t current                # the position that ``filter`` answers for; NEVER: it does not
+    cdef public uint64_t applied         # the position that ``filter`` is complete for
+    cdef public uint64_t removed         # newest position that took a key out of it
+    cdef public uint64_t generation
+    cdef public Py_ssize_t log_bytes     # of records since the checkpoint
+    cdef public Py_ssize_t log_limit     # more of them make a checkpoint due
+    cdef public uint64_t added           # keys added since the last rebuild,
+    cdef public uint64_t deleted         # and removed
+    cdef public Py_ssize_t n_operations  # followed since this process has the filter
+    cdef readonly uint64_t epoch         # raised whenever what answers changes
+    cdef uint64_t own_forks
+
+    cdef void _offer(self) noexcept
+    cdef void _withdraw(self) noexcept
+    cdef void _drop(self) noexcept
+    cpdef bint follow(self, uint64_t position, record, Py_ssize_t n_operations) except -1
+    cdef int _follow_own(self, uint64_t position, bytes record, Py_ssize_t n_operations) except -1
+
+
+cdef inline uint64_t word_newest(Word word) noexcept nogil:
+    cdef uint64_t a = load_shared64(word.first)
+    cdef uint64_t b = load_shared64(word.second)
+    return a if a > b else b
+
+
+cdef inline bint ledger_usable(LedgerCore ledger) noexcept nogil:
+    # One that does not answer has current == NEVER, which no position ever is.
+    return word_newest(ledger.word) == ledger.current and fork_count == ledger.own_forks
+
+
+cdef inline int ledger_probe(LedgerCore ledger, object key) noexcept:
+    """What the filter says about a key (bytes), whichever position it is of."""
+    cdef FilterCore filter = ledger.filter
+    cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(key)
+    cdef size_t n = PyBytes_GET_SIZE(key)
+    cdef uint64_t h
+    cdef bint maybe
+    if unlikely(not gate_try_read(&filter.gate)):
+        return ANSWER_UNKNOWN
+    h = hash_for_filter(hash_key(&filter.hash_key, data, n), filter.filter_id)
+    maybe = filter._contains(h, data, n)
+    gate_read_one_done(&filter.gate)
+    return ANSWER_MAYBE if maybe else ANSWER_ABSENT
+
+
+cdef inline int ledger_ask(LedgerCore ledger, object key) noexcept:
+    """What the filter says about a key, if it may be asked right now: position first, then the filter, then the probe.
+
+    The GIL is held from the check to the probe, and whoever changes the filter withdraws it in the same compiled call:
+    a reader never meets half of a change.
+    """
+    if likely(PyBytes_Check(key) and ledger_usable(ledger)):
+        return ledger_probe(ledger, key)
+    return ANSWER_UNKNOWN

@@ -1,0 +1,160 @@
+"""What answers: a filter, the position in the log that it is complete for, and the log's newest position.
+
+A ledger answers as long as the newest position in the log, seen through shared memory, is the one its filter is
+complete for: an absent key costs two loads, one hash and one probe; no system call, no lock.  When the two differ
+nothing is answered from the filter, and :class:`dlbf.storage.ledger.Ledger` catches up first.
+
+The filter that answers changes only in :meth:`LedgerCore.follow`, one compiled call.  Everything slower works on a
+filter that nobody asks, and puts it in by one assignment (:meth:`dlbf.storage.ledger.Ledger.adopt`).
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+
+from dlbf.kernels.journal cimport apply_operations
+
+from dlbf.errors import FilterFullError
+
+ABSENT = ANSWER_ABSENT
+MAYBE = ANSWER_MAYBE
+UNKNOWN = ANSWER_UNKNOWN
+
+cdef uint64_t NEVER = <uint64_t>0xFFFFFFFFFFFFFFFF
+# What a word shows that is not attached: no position is 0.
+cdef uint64_t NOWHERE = 0
+
+
+cdef class Word:
+    """The newest position of a log: the larger of two numbers in memory that other processes may write."""
+
+    def __cinit__(self):
+        self.first = self.second = <const uint8_t*>&NOWHERE
+
+    def __dealloc__(self):
+        if self.attached:
+            PyBuffer_Release(&self.view)
+
+    def attach(self, buffer, Py_ssize_t first_offset, Py_ssize_t second_offset):
+        """Watch two offsets of a buffer."""
+        self.detach()
+        PyObject_GetBuffer(buffer, &self.view, PyBUF_SIMPLE)
+        if min(first_offset, second_offset) < 0 or max(first_offset, second_offset) + 8 > self.view.len:
+            PyBuffer_Release(&self.view)
+            raise ValueError("the positions are outside of the buffer")
+        self.attached = True
+        self.first = <const uint8_t*>self.view.buf + first_offset
+        self.second = <const uint8_t*>self.view.buf + second_offset
+
+    def detach(self):
+        """Watch nothing; a second time nothing happens."""
+        self.first = self.second = <const uint8_t*>&NOWHERE
+        if self.attached:
+            self.attached = False
+            PyBuffer_Release(&self.view)
+
+    def newest(self):
+        """The newest position, or None where it cannot be seen."""
+        return word_newest(self) if self.attached else None
+
+
+cdef class LedgerCore:
+    """Base of :class:`dlbf.storage.ledger.Ledger`."""
+
+    def __cinit__(self, *args, **kwargs):
+        self.lock = LedgerLock()
+        self.word = Word()
+        self.current = NEVER
+        self.own_forks = fork_count
+
+    def watch(self, Word word):
+        """Compare with this word from now on."""
+        self.word = word
+
+    cdef void _offer(self) noexcept:
+        self.epoch += 1
+        self.current = self.applied
+
+    cdef void _withdraw(self) noexcept:
+        self.epoch += 1
+        self.current = NEVER
+
+    cdef void _drop(self) noexcept:
+        self._withdraw()
+        self.filter = None
+        self.applied = 0
+
+    def offer(self):
+        """Answer from the filter as long as the position it is complete for is the newest."""
+        self._offer()
+
+    def withdraw(self):
+        """Answer nothing from the filter until it is offered again."""
+        self._withdraw()
+
+    def drop(self):
+        """Forget the filter; the next catch-up loads it again."""
+        self._drop()
+
+    def is_current(self):
+        """Whether the filter may be asked right now."""
+        return bool(ledger_usable(self))
+
+    def complete_for(self):
+        """The position that answers are of; None while nothing answers."""
+        return None if self.current == NEVER else self.current
+
+    def answering(self):
+        """The filter that answers, or None."""
+        return None if self.current == NEVER else self.filter
+
+    def ask(self, bytes key):
+        """``ABSENT``, ``MAYBE``, or ``UNKNOWN``: the filter may not be asked right now."""
+        return ledger_ask(self, key)
+
+    def ask_at(self, bytes key, uint64_t position):
+        """The same for a view of the past: the filter holds every key of it unless one was removed since."""
+        if (
+            self.current == NEVER or self.current < position or self.removed > position
+            or fork_count != self.own_forks
+        ):
+            return ANSWER_UNKNOWN
+        return ledger_probe(self, key)
+
+    cpdef bint follow(self, uint64_t position, record, Py_ssize_t n_operations) except -1:
+        """Apply the (checked) record of ``position`` to the filter; :meth:`offer` may follow.
+
+        False: it has no room, and is kept as ``full``.  After any exception there is no filter: it may be half changed.
+        """
+        cdef const uint8_t[::1] view = record
+        cdef Py_ssize_t n_removed = 0
+        self._withdraw()
+        if n_operations:
+            try:
+                n_removed = apply_operations(self.filter, &view[0], view.shape[0], None)
+            except FilterFullError:
+                self.full = self.filter
+                self._drop()
+                return False
+            except BaseException:
+                self._drop()
+                raise
+        self.applied = position
+        self.added += n_operations - n_removed
+        self.deleted += n_removed
+        self.n_operations += n_operations
+        self.log_bytes += view.shape[0]
+        if n_removed:
+            self.removed = position
+        return True
+
+    cdef int _follow_own(self, uint64_t position, bytes record, Py_ssize_t n_operations) except -1:
+        """The same for a commit of this process, if nobody else is at it: then they, or the next reader, catch up."""
+        if self.lock.acquire(False):
+            try:
+                if (
+                    self.filter is not None and self.applied == position - 1
+                    and self.follow(position, record, n_operations)
+                ):
+                    self._offer()
+            finally:
+                self.lock.release()
+        return 0

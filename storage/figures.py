@@ -1,0 +1,44 @@
+"""The figures of a filter, for reports."""
+
+import math
+from typing import Any
+
+from dlbf.storage import generations
+from dlbf.storage.ledger import Ledger
+from dlbf.storage.observing import observed_rate
+from dlbf.storage.report import FilterFigures
+
+__all__ = ["NO_MODEL", "figures", "figures_now"]
+
+# What a build record calls a filter without a model.
+NO_MODEL = "none"
+
+
+def figures_now(ledger: Ledger) -> FilterFigures | None:
+    """The figures of the filter that serves now; None if there is none."""
+    is_filtering = ledger.state()[0] == "filtering"
+    filter = ledger.filter  # another thread may take it away at any time
+    if not is_filtering or filter is None:
+        return None
+    with ledger.log.reading() as txn:
+        traffic = ledger.log.read_traffic(txn)
+    rate = observed_rate(traffic)[0] if traffic.generation == ledger.generation else math.nan
+    return figures(filter, len(filter), rate)
+
+
+def figures(filter: Any, n_keys: int, measured: float = math.nan) -> FilterFigures:
+    """The figures of a filter with ``n_keys`` in it."""
+    learned = generations.is_learned(filter)
+    model_bytes = filter.model_bytes if learned else 0
+    rate, deletability = generations.expected_rates(filter, n_keys)
+    return FilterFigures(
+        design=generations.design_of(filter),
+        model=filter.model.kind if learned else NO_MODEL,
+        keys=n_keys,
+        filter_bytes=filter.nbytes - model_bytes,
+        model_bytes=model_bytes,
+        capacity=generations.capacity_of(filter),
+        fpr_predicted=rate,
+        fpr_measured=measured,
+        deletability=deletability,
+    )

@@ -1,0 +1,67 @@
+"""Where the data are: what reading, building, verifying and statistics need of them, in LMDB or in any engine."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from dlbf.kernels.journal import OperationLog
+from dlbf.storage.build import Builder
+
+__all__ = ["Source"]
+
+
+class Source(Protocol):
+    """``txn`` is a view of the log (``dlbf.storage.log.Log``); a source elsewhere has no use for it."""
+
+    def fetch(self, key: bytes) -> bytes | None:
+        """The value of a key, None if it is not there."""
+        ...
+
+    def fetch_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Values of many keys, all of one moment where that can be."""
+        ...
+
+    def fetch_places(
+        self, keys: list[bytes], places: Sequence[int], position: int
+    ) -> tuple[Sequence[int], list[bytes | None]]:
+        """Values of keys that a filter of ``position`` let pass, and their places: those given, or all."""
+        ...
+
+    def count(self, txn: Any) -> int:
+        """Number of keys."""
+        ...
+
+    def count_cheaply(self, txn: Any, filter: Any) -> int:
+        """The same, or about that, without reading anything for it; ``filter`` may tell."""
+        ...
+
+    def count_after(self, txn: Any, operations: OperationLog, filter: Any) -> int:
+        """Number of keys, or more, when ``operations`` are done."""
+        ...
+
+    def scan(self, txn: Any) -> Iterator[bytes]:
+        """The keys that the filter should know, each once."""
+        ...
+
+    def scan_after(self, txn: Any, operations: OperationLog) -> Iterator[bytes]:
+        """The same when ``operations`` are done."""
+        ...
+
+    def batches(self, n_keys: int) -> Iterator[list[bytes]]:
+        """All keys in lists of up to ``n_keys``, each list of another moment."""
+        ...
+
+    def builder(self, filter: Any) -> Builder:
+        """What fills an empty filter with the keys, step by step."""
+        ...
+
+    def keys(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[bytes]:
+        """Keys of a range."""
+        ...
+
+    def items(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of a range."""
+        ...
+
+    def count_range(self, start: bytes, stop: bytes | None) -> int:
+        """Number of keys of a range."""
+        ...

@@ -1,0 +1,134 @@
+"""What a store or a guard is asked: counters, observed rates, and a sample of the absent keys.
+
+Knows nothing of stores: it is told how to write down what it has (``flush``), and whether it still may.
+"""
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import lmdb
+
+from dlbf.errors import StoreError
+from dlbf.kernels.locks import Held
+from dlbf.kernels.traffic import TrafficCore
+from dlbf.storage import misses
+from dlbf.storage.layout import TrafficRecord
+from dlbf.storage.lmdblog import LmdbLog
+from dlbf.storage.observing import observe
+
+__all__ = ["Traffic"]
+
+log = logging.getLogger("dlbf.storage")
+
+# A process writes the absent keys it has sampled by itself at most so often; more are thinned until then.
+FLUSH_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Reported:
+    """Lookups that are in the traffic record already, and the generation that had answered them."""
+
+    filtered: int = 0
+    false_positives: int = 0
+    generation: int = 0
+
+
+class Traffic(TrafficCore):
+    """See the module.
+
+    Parameters
+    ----------
+    limit : int
+        How many absent keys are sampled; 0: none.
+    flush : callable
+        Writes ``report`` in a transaction of its own unless somebody else is writing; called in another thread.
+    is_open : callable
+        Whether that may be begun.
+    """
+
+    def __init__(self, limit: int, flush: Callable[[], None], is_open: Callable[[], bool]) -> None:
+        self.limit = limit
+        self._flush = flush
+        self._is_open = is_open
+        self._sample_lock = threading.RLock()  # taking samples, thinning them, putting them back
+        self._flusher: threading.Thread | None = None
+        self._flushed_at = -FLUSH_SECONDS
+        self._reported = Reported()
+
+    def start(self, txn: Any, log: LmdbLog) -> None:
+        """Begin to draw absent keys, as rarely as the sample there is asks for."""
+        if self.limit:
+            every = misses.drawing_rate(txn, log.dbs, self.limit, log.read_traffic(txn).scale)
+            self.sample(every, misses.BUFFER_KEYS, int.from_bytes(os.urandom(8), "little") | 1)
+
+    # --- rates
+
+    def watch_generation(self, generation: int) -> None:
+        """Another filter answers from now on: count its lookups from here."""
+        if self._reported.generation != generation:
+            self._reported = Reported(self.n_filtered, self.n_false_positives, generation)
+
+    def observed(self, record: TrafficRecord, generation: int) -> TrafficRecord:
+        """The traffic record with what this process has not reported yet."""
+        passed = self.n_false_positives - self._reported.false_positives
+        return observe(record, generation, self.n_filtered - self._reported.filtered + passed, passed)
+
+    def report(self, txn: Any, log: LmdbLog, generation: int, changes: tuple[int, int] | None = None) -> None:
+        """Write sampled absent keys and counts of lookups; ``changes``: keys added and deleted up to a checkpoint."""
+        self._flushed_at = time.monotonic()
+        record = self.observed(log.read_traffic(txn), generation)
+        self._reported = Reported(self.n_filtered, self.n_false_positives, generation)
+        if changes is not None:
+            record = replace(record, added=changes[0], deleted=changes[1])
+        if self.limit:
+            drawn, every = self.take_samples(), self.sample_every
+            self._draw_every(misses.write_misses(txn, log.dbs, drawn, every, self.limit, record.scale))
+        log.write_traffic(txn, record)
+
+    # --- samples
+
+    def samples_full(self) -> None:
+        """Many absent keys have been drawn: have them written soon, and draw fewer until then."""
+        is_flushing = self._flusher is not None and self._flusher.is_alive()
+        if not is_flushing and time.monotonic() - self._flushed_at >= FLUSH_SECONDS:
+            if not self._is_open():
+                return
+            self._flusher = threading.Thread(target=self._flush_aside, name="dlbf-misses", daemon=True)
+            try:
+                self._flusher.start()
+            except RuntimeError:
+                self._flusher = None
+                self._draw_every(2 * self.sample_every)
+        elif not is_flushing or self.n_samples >= 2 * misses.BUFFER_KEYS:
+            self._draw_every(2 * self.sample_every)
+
+    def _draw_every(self, every: float) -> None:
+        """Draw one absent key in ``every``; those that wait to be written are thinned to that, so all stay uniform."""
+        with Held(self._sample_lock):
+            waiting, before = self.take_samples(), self.sample_every
+            if waiting:
+                every = max(every, before)  # there are no more of them than were drawn
+            self.sample(every, misses.BUFFER_KEYS)
+            self.add_samples([key for key in waiting if random.random() * every < before])
+
+    def _flush_aside(self) -> None:
+        try:
+            self._flush()
+        except (lmdb.Error, StoreError) as error:
+            log.debug("sampled absent keys were not written: %s", error)
+        finally:
+            self._flusher = None
+
+    def end_flushing(self, patience_seconds: float) -> bool:
+        """Before closing: wait for the thread that writes samples; False if it has not ended."""
+        thread = self._flusher
+        if thread is None or not thread.is_alive():
+            return True
+        thread.join(patience_seconds)
+        return not thread.is_alive()

@@ -1,0 +1,64 @@
+"""What tests need of the inside of stores and guards, in one place."""
+
+from typing import Any
+
+from dlbf.storage.commits import Commits
+from dlbf.storage.environment import Environment, Writes
+from dlbf.storage.guarding import GuardedWrites
+from dlbf.storage.lmdblog import LmdbLog
+from dlbf.storage.longkeys import Databases
+
+
+def environment(face: Any) -> Environment:
+    """The open LMDB environment."""
+    return face._environment
+
+
+def commits(face: Any) -> Commits:
+    """What commits, grows and switches."""
+    return face._commits
+
+
+def writes(face: Any) -> Writes:
+    """The write transactions of this process."""
+    return environment(face).writes
+
+
+def log(face: Any) -> LmdbLog:
+    """The log."""
+    return commits(face).log
+
+
+def dbs(face: Any) -> Databases:
+    """The databases."""
+    return environment(face).dbs
+
+
+def reading(face: Any, buffers: bool = False) -> Any:
+    """A read transaction."""
+    return environment(face).reading(buffers)
+
+
+def secret(face: Any) -> bytes | None:
+    """The secret of the keyed hash."""
+    return face.ledger.settings.secret
+
+
+def changes(store: Any) -> Any:
+    """Changes of single keys."""
+    return store._changes
+
+
+def guarded(guard: Any) -> GuardedWrites:
+    """The write protocol of a guard."""
+    return guard._writes
+
+
+def late_keys(guard: Any) -> frozenset[bytes]:
+    """Keys whose writes may still arrive."""
+    return guarded(guard).late_keys([b""])
+
+
+def close_untidily(face: Any) -> None:
+    """Close without the checkpoint that close() makes."""
+    face._close()
