@@ -14,7 +14,7 @@ install-extras = $(BIN)/python -c "import sys, tomllib; \
     print(*(line for name in sys.argv[1:] for line in extras[name]), sep='\n')" $(1) > $(VENV)/extras.txt && \
     $(PIP) -r $(VENV)/extras.txt
 
-.PHONY: help demo test test-long lint docs coverage dist check-dist bench asv asv-check asv-publish tables clean
+.PHONY: help demo test test-long lint house docs coverage dist check-dist bench asv asv-check asv-publish tables clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,7 +53,11 @@ lint: $(VENV)/.built build/types ## linters, types, stubs
 	$(BIN)/ruff format --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint dlbf tests/cython_example tests/toy
 	MYPYPATH=build/types $(BIN)/mypy --strict -p dlbf
+	$(BIN)/mypy --strict tools/house.py
 	$(STUBTEST) $(STUBS)
+
+house: ## what the house rules limit, counted
+	$(PYTHON) tools/house.py
 
 # The package as it is installed: type checkers do not follow the hook by which a checkout finds storage/.
 build/types: FORCE

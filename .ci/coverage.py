@@ -65,7 +65,7 @@ def copy_sources() -> None:
     wanted: dict[Path, Path] = {}
     for path in (path for path in ROOT.iterdir() if path.is_file() and path.name not in (".coverage", ".git")):
         wanted[TREE / path.name] = path
-    folders = {name: name for name in ("dlbf", "tests", "docs", "examples", "asv_bench", ".ci")} | {
+    folders = {name: name for name in ("dlbf", "tests", "docs", "examples", "asv_bench", "tools", ".ci")} | {
         "storage": "dlbf/storage"
     }
     for folder, place in folders.items():

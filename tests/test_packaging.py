@@ -140,6 +140,7 @@ def test_sdist_has_the_sources_and_nothing_made():
         "dlbf/kernels/portable.h",
         "storage/store.py",
         "tests/conftest.py",
+        "tools/house.py",
     ):
         assert name in names
     assert not [name for name in names if name.endswith((".so", ".pyc")) or name.startswith(("build", ".venv"))]
