@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from dlbf.cli.console import terminal
 from dlbf.cli.reading import input_options, read_key_batches, read_secret
 from dlbf.cli.stores import open_store
-from dlbf.filters.files import write_file
+from dlbf.filters.writing import write_file
 
 __all__ = ["command"]
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dlbf import format
 from dlbf.errors import FilterFullError, FormatError, NotDeletableError
+from dlbf.filters.writing import write_file
 from dlbf.kernels.core import FilterCore
 
 __all__ = ["Filter", "aligned_zeros"]
@@ -315,8 +316,6 @@ class Filter(FilterCore):
             If that file is mapped with ``mode="r+"``, by this filter or another: ``close()`` completes it, and whoever
             has it mapped would go on writing to a file that is no longer there.
         """
-        from dlbf.filters.files import write_file
-
         write_file(Path(path), self.to_bytes())
 
     def __reduce__(self) -> tuple[Any, ...]:

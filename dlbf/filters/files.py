@@ -1,27 +1,24 @@
-"""Filters in files: written whole, mapped for reading or for writing.
+"""Filters in files, mapped for reading or for writing.
 
-Only this module touches the disk.  A file mapped with ``mode="r"`` is checked chunk by chunk as it is touched;
+A file mapped with ``mode="r"`` is checked chunk by chunk as it is touched;
 ``mode="r+"`` checks all of it once, marks it as open, and writes fresh sums when it is closed.
 """
 
 import atexit
-import contextlib
 import dataclasses
 import mmap
 import os
-import secrets
 import sys
 import traceback
 import warnings
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from dlbf import format
 from dlbf.errors import ChecksumError, DlbfError, FormatError
 from dlbf.filters.base import Filter
-from dlbf.filters.kinds import base_of_kind
+from dlbf.filters.kinds import class_of_kind
 from dlbf.kernels.hashing import checksum64
 
 try:
@@ -29,64 +26,7 @@ try:
 except ImportError:  # not a POSIX system: files are not locked there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["open_filter", "write_file"]
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data``: a reader, or a crash, sees the old file or the new one, never a part.
-
-    A link is followed.
-
-    Raises
-    ------
-    DlbfError
-        If the file is mapped with ``mode="r+"``: its changes would go on to the file that is no longer there.
-    """
-    path = Path(os.path.realpath(path))
-    with _not_being_written(path):
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if path.exists():
-                temporary.chmod(path.stat().st_mode & 0o7777)
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-@contextlib.contextmanager
-def _not_being_written(path: Path) -> Iterator[None]:
-    """See that nobody has the file mapped for writing, nor maps it meanwhile; readers keep what they have."""
-    try:
-        file = path.open("rb") if fcntl is not None and path.is_file() else None
-    except OSError:
-        file = None  # it may be replaced without being read
-    if file is None:
-        yield
-        return
-    with file:
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DlbfError(
-                f"{path}: open with mode='r+', by this filter or another one; changes go to the file by themselves, "
-                "and close() completes it. Close it first, or save to another path"
-            ) from None
-        except OSError:
-            pass  # a file system without locks
-        yield
+__all__ = ["open_filter"]
 
 
 class MappedFile:
@@ -223,20 +163,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_inherit_all)
 
 
-def _class_of(kind: int, where: str) -> type[Filter]:
-    """The class that a file's header names."""
-    if kind == format.KIND_LEARNED:
-        # Imported here: a program that opens plain filters need not load what learned ones bring.
-        from dlbf.learned import LearnedFilter
-
-        return LearnedFilter
-    row = base_of_kind(kind)
-    if row is None:
-        found = format.KIND_NAMES.get(kind, f"kind {kind}")
-        raise FormatError(f"{where}: expected a filter, found a {found}")
-    return row.cls
-
-
 def open_filter(
     path: str | os.PathLike[str], mode: str = "r", *, secret: bytes | None = None, recover: bool = False
 ) -> Any:
@@ -299,7 +225,7 @@ def open_filter(
     try:
         where = str(path)
         header = format.read_header(file.view, where)
-        cls = _class_of(header.kind, where)
+        cls = class_of_kind(header.kind, where)
         file.payload = file.view[format.layout(header.n_payload_bytes).payload]
         abandoned = bool(header.flags & format.FLAG_OPEN_FOR_WRITING)
         if recover and abandoned:

@@ -3,7 +3,11 @@
 A new base filter costs its kernel (``dlbf/kernels``), its class with its row (``dlbf/filters``), and a line here.
 """
 
+from importlib import import_module
+
 from dlbf import format
+from dlbf.errors import FormatError
+from dlbf.filters.base import Filter
 from dlbf.filters.bloom import BITS, COUNTERS
 from dlbf.filters.deletable import DELETABLE
 from dlbf.filters.exact import EXACT
@@ -11,10 +15,12 @@ from dlbf.filters.row import Base
 from dlbf.filters.succinct import SUCCINCT
 from dlbf.filters.tables import CUCKOO, DLEFT
 
-__all__ = ["BASES", "add_base", "base_of_kind"]
+__all__ = ["BASES", "add_base", "base_of_kind", "class_of_kind"]
 
 BASES: dict[str, Base] = {}  # by name, in the order in which people see them
 _NUMBERED: dict[int, Base] = {}
+# Classes of filters that are no bases, by the number in their header: module and name, imported when one is opened.
+COMPOSITES = {format.KIND_LEARNED: ("dlbf.learned", "LearnedFilter")}
 
 
 def add_base(row: Base) -> None:
@@ -38,6 +44,19 @@ def base_of_kind(number: int) -> Base | None:
     'cuckoo'
     """
     return _NUMBERED.get(number)
+
+
+def class_of_kind(number: int, where: str) -> type[Filter]:
+    """The class of the filters with that number in their header; FormatError, about ``where``, if there is none."""
+    if number in COMPOSITES:
+        module, name = COMPOSITES[number]
+        composite: type[Filter] = getattr(import_module(module), name)
+        return composite
+    row = base_of_kind(number)
+    if row is None:
+        found = format.KIND_NAMES.get(number, f"kind {number}")
+        raise FormatError(f"{where}: expected a filter, found a {found}")
+    return row.cls
 
 
 for _row in (BITS, COUNTERS, SUCCINCT, DELETABLE, DLEFT, CUCKOO, EXACT):
