@@ -59,6 +59,8 @@ class Commits:
     ledger : Ledger
     source : Source
     traffic : Traffic
+    new_builder : callable
+        Gives what fills an empty filter with the source's keys.
     alone, within : callable
         Call a function when no other writer is at work (Busy if it may not ``wait`` for one); ``within`` also where
         this thread is the writer already.  LMDB's own lock is enough where all data are in LMDB.
@@ -72,6 +74,7 @@ class Commits:
         ledger: Ledger,
         source: Source,
         traffic: Traffic,
+        new_builder: Callable[[Any], Builder],
         alone: Callable[..., Any] = run_now,
         within: Callable[..., Any] = run_now,
         errors: tuple[type[Exception], ...] = (),
@@ -82,6 +85,7 @@ class Commits:
         self.ledger = ledger
         self.source = source
         self.traffic = traffic
+        self.new_builder = new_builder
         self.growth = Growth()
         self._build_lock = threading.Lock()  # ``growth.builder``
         self._alone = alone
@@ -314,7 +318,7 @@ class Commits:
         settings = ledger.settings
         empty = generations.successor(before, len(filter), settings.info.fpr, settings.secret)
         growth.generation = ledger.generation
-        return self.source.builder(empty)
+        return self.new_builder(empty)
 
     def _grow_full(self) -> None:
         """Our last commit brought a region more keys than it has room for: make a larger filter now.

@@ -1,6 +1,6 @@
 """Data in any engine, behind an adapter; the guard's environment only lists keys whose writes may still arrive."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -8,13 +8,10 @@ from dlbf.kernels.hashing import checksum64
 from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.journal import operations as operations_of
 from dlbf.kernels.lookup import SourceCore
-from dlbf.storage import generations
-from dlbf.storage.build import Builder
 from dlbf.storage.engines import Adapter
 from dlbf.storage.engines.base import keys_of
-from dlbf.storage.engines.building import builder_for
 from dlbf.storage.engines.late import LateKeys
-from dlbf.storage.lmdblog import LmdbLog
+from dlbf.storage.environment import Environment
 
 __all__ = ["EngineSource"]
 
@@ -24,12 +21,10 @@ ITEMS_PER_READ = 256
 class EngineSource(SourceCore):
     """See ``dlbf.storage.source.Source``."""
 
-    def __init__(self, engine: Adapter, log: LmdbLog) -> None:
+    def __init__(self, engine: Adapter, environment: Environment) -> None:
         self.engine = engine
-        self.log = log
-        self.late = LateKeys(log.dbs)
-        # Called before a new filter is begun: the list of late keys is put in order.
-        self.on_build: Callable[[], object] = bool
+        self.environment = environment
+        self.late = LateKeys(environment.dbs)
 
     def fetch(self, key: bytes) -> bytes | None:
         """The value of a key, None if it is not there."""
@@ -84,19 +79,9 @@ class EngineSource(SourceCore):
         while part := list(islice(keys, n_keys)):
             yield part
 
-    def builder(self, filter: Any) -> Builder:
-        """What fills an empty filter with the keys, step by step."""
-        self.on_build()
-        with self.log.reading() as txn:
-            n_late = len(self.late.keys(txn))
-        if n_late:
-            # Nobody has counted them.
-            filter = generations.enlarged(filter, 1 + n_late / max(1, generations.capacity_of(filter)))
-        return builder_for(self.log, filter, self.engine, self.late)
-
     def keys(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[bytes]:
         """Keys of a range, in the engine's order; in reverse all of them, sorted."""
-        self.log.environment.check()
+        self.environment.check()
         keys = self._keys(start, stop)
         return iter(sorted(keys, reverse=True)) if reverse else keys
 

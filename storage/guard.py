@@ -191,10 +191,16 @@ class Guard(Face, MutableMapping[bytes, bytes]):
         self._writes = writes
         writes.on_refusal = weakly(self._claim)
         ledger, traffic = self._prepare(opened, limit)
-        source = EngineSource(self.engine, opened.log)
-        source.on_build = weakly(writes.put_late_in_order)
+        source = EngineSource(self.engine, opened.environment)
         self._commits = Commits(
-            opened, ledger, source, traffic, weakly(writes.alone), weakly(writes.within), self.engine.errors
+            opened,
+            ledger,
+            source,
+            traffic,
+            weakly(writes.new_builder),
+            weakly(writes.alone),
+            weakly(writes.within),
+            self.engine.errors,
         )
         self._wire(ledger, traffic, source)
         writes.wire(opened.environment, ledger, source, self._commits)

@@ -22,8 +22,10 @@ from dlbf.kernels.journal import OperationLog, read_record
 from dlbf.kernels.journal import operations as operations_of
 from dlbf.kernels.ledger import ABSENT, UNKNOWN
 from dlbf.kernels.locks import Held
-from dlbf.storage import steps
+from dlbf.storage import generations, steps
+from dlbf.storage.build import Builder
 from dlbf.storage.commits import Commits
+from dlbf.storage.engines.building import builder_for
 from dlbf.storage.enginesource import EngineSource
 from dlbf.storage.environment import Environment
 from dlbf.storage.intents import ADDING, NOTHING, REMOVING, LockFile, Note
@@ -271,9 +273,16 @@ class GuardedWrites:
         if keys:
             self.commits.transact(write)
 
-    def put_late_in_order(self) -> None:
-        """Before a new filter is begun."""
+    def new_builder(self, filter: Any) -> Builder:
+        """What fills an empty filter with the engine's keys, step by step."""
         self.within(self.forget_late)
+        log = self.commits.log
+        with log.reading() as txn:
+            n_late = len(self.source.late.keys(txn))
+        if n_late:
+            # Nobody has counted them.
+            filter = generations.enlarged(filter, 1 + n_late / max(1, generations.capacity_of(filter)))
+        return builder_for(log, filter, self.source.engine, self.source.late)
 
     def forget_late(self) -> None:
         """Take keys from the list whose writes will not arrive any more."""

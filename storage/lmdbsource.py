@@ -6,10 +6,8 @@ from typing import Any
 
 from dlbf.kernels.environment import LmdbSourceCore, Reading
 from dlbf.kernels.journal import OperationLog
-from dlbf.storage.build import Builder
 from dlbf.storage.environment import Environment
 from dlbf.storage.layout import HEAD_PART_BYTES, PLAIN_KEY_BYTES, node_key
-from dlbf.storage.lmdblog import LmdbLog
 from dlbf.storage.longkeys import Databases, count_keys, count_range, get_any, long_state, scan
 
 __all__ = ["LmdbSource"]
@@ -20,10 +18,9 @@ class LmdbSource(LmdbSourceCore):
 
     environment: Environment
 
-    def __init__(self, environment: Environment, dbs: Databases, log: LmdbLog) -> None:
+    def __init__(self, environment: Environment, dbs: Databases) -> None:
         super().__init__(environment, dbs.data, PLAIN_KEY_BYTES)
         self.dbs = dbs
-        self.log = log
 
     def fetch_slowly(self, key: bytes) -> bytes | None:
         """Every fetch that is not the common one; see ``dlbf.kernels.environment.LmdbSourceCore``."""
@@ -87,10 +84,6 @@ class LmdbSource(LmdbSourceCore):
                 return
             position = part[-1]
             yield part
-
-    def builder(self, filter: Any) -> Builder:
-        """What fills an empty filter with the keys, step by step."""
-        return Builder(self.log, filter, self.keys_after)
 
     def items(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of a range, in order, of this moment."""

@@ -300,7 +300,7 @@ def filled(commits: Commits, empty: Any, n_keys: int, report: Callable[[int, int
     """A builder that is done; its filter is larger than ``empty`` if the store outgrew that meanwhile."""
     room = 1.0
     while True:
-        builder = commits.source.builder(empty)
+        builder = commits.new_builder(empty)
         try:
             commits.build(builder, n_keys, report)
             return builder

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from dlbf.kernels.journal import OperationLog
-from dlbf.storage.build import Builder
 
 __all__ = ["Source"]
 
@@ -48,10 +47,6 @@ class Source(Protocol):
 
     def batches(self, n_keys: int) -> Iterator[list[bytes]]:
         """All keys in lists of up to ``n_keys``, each list of another moment."""
-        ...
-
-    def builder(self, filter: Any) -> Builder:
-        """What fills an empty filter with the keys, step by step."""
         ...
 
     def keys(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from io import FileIO
 from itertools import chain
 from pathlib import Path
@@ -21,6 +22,7 @@ from dlbf.errors import StoreError
 from dlbf.kernels.changes import SingleChanges, StoreCore
 from dlbf.kernels.environment import WriteLock
 from dlbf.kernels.methods import own_methods
+from dlbf.storage.build import Builder
 from dlbf.storage.commits import Commits
 from dlbf.storage.copying import copy_environment
 from dlbf.storage.environment import MAP_ERRORS, Overtaken
@@ -139,8 +141,9 @@ class Store(StoreCore, Face, MutableMapping[bytes, bytes]):
         opened = open_parts(checked_path(path), options)
         environment, log = opened.environment, opened.log
         ledger, traffic = self._prepare(opened, limit)
-        source = LmdbSource(environment, environment.dbs, log)
-        self._commits = Commits(opened, ledger, source, traffic)
+        source = LmdbSource(environment, environment.dbs)
+        new_builder = partial(Builder, log, keys_after=source.keys_after)
+        self._commits = Commits(opened, ledger, source, traffic, new_builder)
         self._changes = SingleChanges(
             opened.writes, log, ledger, traffic, lmdb.Transaction, MAP_ERRORS, PLAIN_KEY_BYTES
         )

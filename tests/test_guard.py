@@ -411,7 +411,7 @@ def test_late_keys_that_come_and_go_during_a_walk_are_not_missed(tmp_path, monke
     with open_guard(engine, tmp_path, fpr=0.1) as guard:
         fail(engine, lambda: guard.put(min(KEYS), b""))
         for _ in range(4):
-            builder = guard.source.builder(generations.new_filter("auto", 4000, 0.1, peek.secret(guard)))
+            builder = peek.commits(guard).new_builder(generations.new_filter("auto", 4000, 0.1, peek.secret(guard)))
             for _ in range(20):
                 peek.commits(guard).step(builder, 20)
                 for key in rng.sample(KEYS, 3):
@@ -870,7 +870,7 @@ def build_beside(engine, path, builder_type, changes):
     """Walk through an engine in small steps with changes between them; returns the guard's builder."""
     with open_guard(engine, path) as guard:
         filter = generations.new_filter("auto", 4000, 0.01, peek.secret(guard))
-        builder = guard.source.builder(filter)
+        builder = peek.commits(guard).new_builder(filter)
         assert type(builder) is builder_type
         for change in changes:
             peek.commits(guard).step(builder, 20)
@@ -916,7 +916,7 @@ def test_walk_outrun_by_checkpoints_begins_again(tmp_path, ordered, monkeypatch)
     monkeypatch.setattr(generations, "MIN_CAPACITY", 64)
     engine = Counting(dict.fromkeys(KEYS, b"1"), ordered=ordered)
     with open_guard(engine, tmp_path) as guard:
-        builder = guard.source.builder(generations.new_filter("auto", 4000, 0.01, peek.secret(guard)))
+        builder = peek.commits(guard).new_builder(generations.new_filter("auto", 4000, 0.01, peek.secret(guard)))
         peek.commits(guard).step(builder, 50)
         for i in range(3):
             guard.update((b"%d %d" % (i, j), b"") for j in range(1000))
@@ -1467,7 +1467,7 @@ def test_plyvel_order_of_its_own_counts_as_none(tmp_path):
         assert not LevelEngine(database.prefixed_db(b"mine ")).ordered
         with open_guard(engine, tmp_path / "g") as guard:
             guard.update((b"%03d" % i, b"") for i in range(100, 200))
-            builder = guard.source.builder(generations.new_filter("auto", 1000, 0.01, peek.secret(guard)))
+            builder = peek.commits(guard).new_builder(generations.new_filter("auto", 1000, 0.01, peek.secret(guard)))
             peek.commits(guard).step(builder, 50)
             guard[b"199a"] = b""  # behind the walk, in this order
             while not builder.done:
@@ -1601,7 +1601,7 @@ def test_lmdb_order_of_its_own_counts_as_none_and_several_values_are_refused(tmp
         assert not engine.ordered
         with open_guard(engine, tmp_path / "g") as guard:
             guard.update((b"%03d" % i, b"") for i in range(100, 200))
-            builder = guard.source.builder(generations.new_filter("auto", 1000, 0.01, peek.secret(guard)))
+            builder = peek.commits(guard).new_builder(generations.new_filter("auto", 1000, 0.01, peek.secret(guard)))
             peek.commits(guard).step(builder, 50)
             guard[b"9990"] = b""  # behind the walk, in this order
             while not builder.done:

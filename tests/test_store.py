@@ -862,7 +862,7 @@ def test_builder_follows_commits_before_and_behind_its_position(path):
     with open_store(path) as store:
         model = {b"%04d" % rng.randrange(5000) for _ in range(2000)}
         bulk(store, model)
-        builder = store.source.builder(generations.new_filter("auto", 20000, 0.001, peek.secret(store)))
+        builder = peek.commits(store).new_builder(generations.new_filter("auto", 20000, 0.001, peek.secret(store)))
         while not builder.done:
             with peek.reading(store) as txn:
                 builder.step(txn, 100)
@@ -885,7 +885,7 @@ def test_builder_outrun_by_checkpoints_begins_again(path, monkeypatch):
     monkeypatch.setattr(ledger, "LOG_SHARE", 1)
     with open_store(path) as store:
         bulk(store, [b"%04d" % i for i in range(2000)])
-        builder = store.source.builder(generations.new_filter("auto", 20000, 0.001, peek.secret(store)))
+        builder = peek.commits(store).new_builder(generations.new_filter("auto", 20000, 0.001, peek.secret(store)))
         with peek.reading(store) as txn:
             builder.step(txn, 100)
         for i in range(300):

@@ -251,7 +251,7 @@ def test_interrupted_builder_is_not_gone_on_with(path, monkeypatch):
         store[first], store[other] = b"1", b"2"
         store.update((b"z%05d" % i, b"") for i in range(600))
         growth = peek.commits(store).growth
-        growth.builder, growth.generation = store.source.builder(empty), store.ledger.generation
+        growth.builder, growth.generation = peek.commits(store).new_builder(empty), store.ledger.generation
         peek.commits(store).step(growth.builder, 300)
         real = build.apply_record
 
@@ -342,7 +342,7 @@ def test_compacted_copy_is_read_without_the_filter_until_it_is_rebuilt(path, tmp
         with peek.reading(store) as txn:
             assert peek.log(store).newest(txn) == txn.id()
         # A builder beside writers follows the new records, not the old ones of the same numbers.
-        builder = store.source.builder(generations.new_filter("auto", 2000, 0.001, peek.secret(store)))
+        builder = peek.commits(store).new_builder(generations.new_filter("auto", 2000, 0.001, peek.secret(store)))
         peek.commits(store).step(builder, 1000)
         for i in range(40):
             store[b"a%02d" % i] = b"v"
