@@ -3,6 +3,7 @@
 ``DLBF_HYPOTHESIS=ci`` runs more examples than the default profile, ``dev``.
 """
 
+import functools
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import dlbf
+from dlbf.bench.contenders import SHAPES
 from dlbf.errors import StoreError
 from dlbf.storage.room import Room
 
@@ -46,24 +48,11 @@ def url_keys(n: int, seed: int = 0) -> list[bytes]:
 
 def small_filters(secret: bytes | None = None) -> dict[str, Callable[[], dlbf.filters.Filter]]:
     """A maker of a small filter for every class, counter width and layout."""
-    return {
-        "bloom": lambda: dlbf.BloomFilter(bits=1000, hashes=4, secret=secret),
-        "bloom-blocked": lambda: dlbf.BloomFilter(bits=1024, hashes=4, layout="blocked", secret=secret),
-        "counting-2": lambda: dlbf.CountingBloomFilter(counters=301, hashes=3, counter_bits=2, secret=secret),
-        "counting-4": lambda: dlbf.CountingBloomFilter(counters=301, hashes=3, counter_bits=4, secret=secret),
-        "counting-8": lambda: dlbf.CountingBloomFilter(counters=301, hashes=3, counter_bits=8, secret=secret),
-        "counting-blocked": lambda: dlbf.CountingBloomFilter(counters=256, hashes=3, layout="blocked", secret=secret),
-        "deletable": lambda: dlbf.DeletableBloomFilter(bits=1001, hashes=4, regions=100, secret=secret),
-        "dleft": lambda: dlbf.DLeftFilter(buckets=8, remainder_bits=9, secret=secret),
-        "cuckoo": lambda: dlbf.CuckooFilter(buckets=40, prefixes=10, suffix_bits=5, secret=secret),
-        "cuckoo-wide": lambda: dlbf.CuckooFilter(buckets=40, prefixes=28, suffix_bits=24, secret=secret),
-        "exact": lambda: dlbf.ExactSet(40, secret=secret),
-        "succinct": lambda: dlbf.SuccinctCountingFilter(counters=301, hashes=3, secret=secret),
-    }
+    return {name: functools.partial(shape.make_small, secret) for name, shape in SHAPES.items()}
 
 
 SMALL_FILTERS = small_filters()
-DELETABLE = sorted(name for name in SMALL_FILTERS if not name.startswith("bloom"))
+DELETABLE = sorted(name for name, shape in SHAPES.items() if shape.cls.DELETABLE)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

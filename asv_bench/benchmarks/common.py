@@ -2,25 +2,21 @@
 
 import gc
 import os
+from functools import partial
 
-import dlbf
+from dlbf.bench.contenders import OURS, PEERS, SECRET
 from dlbf.datasets import listed_urls, ordinary_urls
 
+__all__ = [
+    "DELETABLE", "FILTERS", "FPR", "SECRET", "TINY", "make_keys", "queries", "rbloom_or_skip", "size", "sizes",
+]  # fmt: skip
+
 FPR = 0.01
-SECRET = bytes(range(16))
 TINY = os.environ.get("DLBF_BENCH_TINY", "0") not in ("", "0")
 
-FILTERS = {
-    "bloom": lambda n: dlbf.BloomFilter(n, FPR),
-    "bloom-blocked": lambda n: dlbf.BloomFilter(n, FPR, layout="blocked"),
-    "counting": lambda n: dlbf.CountingBloomFilter(n, FPR),
-    "counting-keyed": lambda n: dlbf.CountingBloomFilter(n, FPR, secret=SECRET),
-    "succinct": lambda n: dlbf.SuccinctCountingFilter(n, FPR),
-    "dlbf": lambda n: dlbf.DeletableBloomFilter(n, FPR),
-    "d-left": lambda n: dlbf.DLeftFilter(n, FPR),
-    "cuckoo": lambda n: dlbf.CuckooFilter(n, FPR),
-}
-DELETABLE = [name for name in FILTERS if not name.startswith("bloom")]
+# A learned filter is fitted, not filled: learned.py measures it.
+FILTERS = {name: partial(contender.make, fpr=FPR) for name, contender in OURS.items() if name != "LearnedFilter"}
+DELETABLE = [name for name in FILTERS if "remove" not in OURS[name].cannot]
 
 
 def size(n, tiny=1000):
@@ -36,10 +32,9 @@ def sizes(*wanted):
 def rbloom_or_skip(n_keys):
     """The peer, at the same size; a benchmark that needs it is skipped without it."""
     try:
-        import rbloom
+        return PEERS["rbloom"].make(n_keys, FPR)
     except ImportError:
         raise NotImplementedError from None
-    return rbloom.Bloom(n_keys, FPR)
 
 
 def queries(n, hit_ratio, keys, seed=7):

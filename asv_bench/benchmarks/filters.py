@@ -81,7 +81,7 @@ class FilterBatchInput(WithKeys):
 
     def setup(self, keys, kind):
         keys = keys[: size(200_000)]
-        self.filter = FILTERS["counting"](len(keys))
+        self.filter = FILTERS["CountingBloomFilter"](len(keys))
         self.filter.update(keys)
         absent = queries(N_QUERIES, 0.0, keys)
         if kind == "arrow":
@@ -125,7 +125,7 @@ class FilterRemove(WithKeys):
 class FilterThreads(WithKeys):
     """One batch shared by one or two threads: the GIL is released, so two should take half the time."""
 
-    params = [["counting", "cuckoo"], [1, 2]]
+    params = [["CountingBloomFilter", "CuckooFilter"], [1, 2]]
     param_names = ["filter", "n_threads"]
 
     def setup(self, keys, name, n_threads):
@@ -190,7 +190,7 @@ class FilterFiles:
 
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "filter"
-        filter_ = FILTERS["cuckoo"](n_keys)
+        filter_ = FILTERS["CuckooFilter"](n_keys)
         filter_.update(make_keys(1000))
         filter_.save(self.path)
 

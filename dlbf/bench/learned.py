@@ -10,17 +10,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import dlbf
 from dlbf import models
+from dlbf.bench.contenders import OURS, PEERS, SECRET
 from dlbf.bench.data import Split
-from dlbf.bench.timing import side_by_side
+from dlbf.bench.timing import ask_each_in, fresh, side_by_side
 from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.learned import LearnedFilter
 from dlbf.theory import DESIGNS
 
 __all__ = ["designs", "fit_times", "made_split", "query_times", "sizes"]
 
-SECRET = bytes(range(16))
 TARGETS = ((0.01, 0.0), (0.01, 0.9), (0.001, 0.9))
 Say = Callable[[str], None]
 
@@ -76,7 +75,7 @@ def designs(split: Split, bits_per_key: float = 16.0, say: Say = lambda text: No
         # Short turns: on a busy machine some of many run undisturbed, and the best is one of those.
         for turn in range(60):
             first = turn * 1000 % min(10_000, len(split.unseen))
-            asked = [bytes(bytearray(key)) for key in split.unseen[first:][:1000]]
+            asked = fresh(split.unseen[first:][:1000])
             start = time.perf_counter_ns()
             for key in asked:
                 key in lf  # noqa: B015
@@ -141,30 +140,27 @@ def query_times(split: Split, rounds: int = 60, n_queries: int = 4000, say: Say 
     say("fitting for the timing")
     lf = LearnedFilter.fit(split.keys, split.negatives, fpr=0.01, model="ngram", progress=False)
     contenders: dict[str, Callable[[Sequence[bytes]], object]] = {
-        "learned": _each(lf),
+        "learned": ask_each_in(lf),
         "learned, batch": lf.contains_many,
     }
     result: dict[str, Any] = {"design": lf.design, "bits_per_key": lf.bits_per_key}
     try:
-        import rbloom
-
-        peer = rbloom.Bloom(len(split.keys), 0.01)
+        peer = PEERS["rbloom"].make(len(split.keys), 0.01)
         peer.update(split.keys)
-        contenders["rbloom"] = _each(peer)
+        contenders["rbloom"] = ask_each_in(peer)
     except ImportError as error:
         result["rbloom"] = f"did not run: {error}"
-    plain = dlbf.CuckooFilter(len(split.keys), 0.01)
+    plain = OURS["CuckooFilter"].make(len(split.keys), 0.01)
     plain.update(split.keys)
-    contenders["CuckooFilter"] = _each(plain)
+    contenders["CuckooFilter"] = ask_each_in(plain)
 
-    def fresh(turn: int) -> list[bytes]:
-        rng = random.Random(turn)
-        return [bytes(bytearray(key)) for key in rng.choices(split.unseen, k=n_queries)]
+    def asked(turn: int) -> list[bytes]:
+        return fresh(random.Random(turn).choices(split.unseen, k=n_queries))
 
     say("asking for absent keys")
     gc.freeze()  # else every turn would first look at millions of keys
     try:
-        times = side_by_side(contenders, fresh, rounds)
+        times = side_by_side(contenders, asked, rounds)
     finally:
         gc.unfreeze()
     for name, timing in times.items():
@@ -178,14 +174,6 @@ def query_times(split: Split, rounds: int = 60, n_queries: int = 4000, say: Say 
     else:
         result["learnedbf"] = other
     return result
-
-
-def _each(filter_: Any) -> Callable[[Sequence[bytes]], None]:
-    def run(batch: Sequence[bytes]) -> None:
-        for key in batch:
-            key in filter_  # noqa: B015
-
-    return run
 
 
 def _learnedbf(split: Split, say: Say) -> float | str:

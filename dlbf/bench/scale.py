@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import dlbf
+from dlbf.bench.contenders import OURS, PEERS, ask_each, size_in_bits
 from dlbf.bench.timing import side_by_side
 
 __all__ = ["FIGURES", "bars", "draw", "make_keys", "measure", "measure_size", "slope"]
@@ -37,6 +38,7 @@ LEARNED_ROOM = 1.1
 RECOVERY_COMMITS = 200
 ABSENT = 1 << 40  # numbers from here on belong to no stored key
 PEER = "rbloom"
+SCALED = ("CuckooFilter", "CountingBloomFilter", "BloomFilter", "BloomFilter blocked")
 Say = Callable[[str], None]
 Contenders = dict[str, Callable[[Sequence[bytes]], object]]
 
@@ -100,24 +102,13 @@ def batches(n_keys: int) -> Iterator[list[bytes]]:
 
 def _contenders(n_keys: int) -> tuple[dict[str, Any], dict[str, str]]:
     """The filters by name, empty, and why others do not take part."""
-    made: dict[str, Any] = {
-        "CuckooFilter": dlbf.CuckooFilter(n_keys, FPR),
-        "CountingBloomFilter": dlbf.CountingBloomFilter(n_keys, FPR),
-        "BloomFilter": dlbf.BloomFilter(n_keys, FPR),
-        "BloomFilter blocked": dlbf.BloomFilter(n_keys, FPR, layout="blocked"),
-    }
+    made: dict[str, Any] = {name: OURS[name].make(n_keys, FPR) for name in SCALED}
     missing = {}
     try:
-        import rbloom
-
-        made[PEER] = rbloom.Bloom(n_keys, FPR)
+        made[PEER] = PEERS[PEER].make(n_keys, FPR)
     except Exception as error:  # a missing or broken peer is named, whatever it raises
         missing[PEER] = f"{type(error).__name__}: {error}"
     return made, missing
-
-
-def _nbytes(filter_: Any) -> float:
-    return float(filter_.size_in_bits / 8 if hasattr(filter_, "size_in_bits") else filter_.nbytes)
 
 
 def _filters(n_keys: int, rounds: int, say: Say) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
@@ -158,7 +149,7 @@ def _filters(n_keys: int, rounds: int, say: Say) -> tuple[dict[str, dict[str, fl
             seconds[name] += time.process_time() - start
             added[name] += len(fresh)
     out = {
-        name: {"build": seconds[name] / added[name] * 1e9, "bits": 8 * _nbytes(filters[name]) / n_keys}
+        name: {"build": seconds[name] / added[name] * 1e9, "bits": size_in_bits(filters[name]) / n_keys}
         for name in names
     }
     n_asked = 4000
@@ -172,7 +163,7 @@ def _filters(n_keys: int, rounds: int, say: Say) -> tuple[dict[str, dict[str, fl
 
     gc.collect()
     say("asking")
-    each: Contenders = {name: _each(filter_) for name, filter_ in filters.items()}
+    each: Contenders = {name: ask_each(filter_) for name, filter_ in filters.items()}
     many: Contenders = {
         name: filter_.contains_many for name, filter_ in filters.items() if hasattr(filter_, "contains_many")
     }
@@ -182,14 +173,6 @@ def _filters(n_keys: int, rounds: int, say: Say) -> tuple[dict[str, dict[str, fl
     if fit_seconds is not None:
         out["LearnedFilter"]["fit_seconds"] = fit_seconds
     return out, missing
-
-
-def _each(filter_: Any) -> Callable[[Sequence[bytes]], None]:
-    def run(batch: Sequence[bytes]) -> None:
-        for key in batch:
-            key in filter_  # noqa: B015
-
-    return run
 
 
 WRITER = """

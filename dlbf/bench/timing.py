@@ -11,13 +11,33 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from dlbf._version import __version__
 
-__all__ = ["Timing", "commit", "machine", "side_by_side"]
+__all__ = [
+    "Answers",
+    "Ratio",
+    "Say",
+    "Timing",
+    "Work",
+    "ask_each_in",
+    "call_with_each",
+    "commit",
+    "fresh",
+    "machine",
+    "side_by_side",
+]
+
+# Told in words what is being done.
+Say = Callable[[str], None]
+# Best over best, and the quartiles of the ratios within rounds.
+Ratio = tuple[float, float, float]
+# A piece of work on a batch of keys.
+Work = Callable[[Sequence[bytes]], object]
 
 
 @dataclass(frozen=True)
@@ -31,7 +51,7 @@ class Timing:
         """The fastest round."""
         return min(self.rounds)
 
-    def ratio(self, other: "Timing") -> tuple[float, float, float]:
+    def ratio(self, other: "Timing") -> Ratio:
         """Best over best, and the quartiles of the ratios within rounds."""
         ratios = sorted(mine / theirs for mine, theirs in zip(self.rounds, other.rounds, strict=True))
         if len(ratios) < 3:
@@ -41,10 +61,10 @@ class Timing:
 
 
 def side_by_side(
-    contenders: dict[str, Callable[[Sequence[bytes]], object]],
+    contenders: Mapping[str, Work],
     inputs: Callable[[int], Sequence[bytes]],
     rounds: int = 7,
-    progress: Callable[[str], None] | None = None,
+    progress: Say | None = None,
 ) -> dict[str, Timing]:
     """Run every contender once a round, each on fresh input, in rotating order.
 
@@ -81,6 +101,37 @@ def side_by_side(
     finally:
         gc.unfreeze()
     return {name: Timing(tuple(values)) for name, values in times.items()}
+
+
+class Answers(Protocol):
+    """What a key can be asked to be in."""
+
+    def __contains__(self, key: bytes, /) -> bool: ...
+
+
+def ask_each_in(filter_: Answers) -> Callable[[Sequence[bytes]], None]:
+    """A loop that asks whether each key of a batch is in something."""
+
+    def run(batch: Sequence[bytes]) -> None:
+        for key in batch:
+            key in filter_  # noqa: B015
+
+    return run
+
+
+def call_with_each(function: Callable[[bytes], object]) -> Callable[[Sequence[bytes]], None]:
+    """A loop that calls a function with each key of a batch."""
+
+    def run(batch: Sequence[bytes]) -> None:
+        for key in batch:
+            function(key)
+
+    return run
+
+
+def fresh(keys: Iterable[bytes]) -> list[bytes]:
+    """The same keys as new objects, as they are when a request has just brought them."""
+    return [bytes(bytearray(key)) for key in keys]
 
 
 def machine() -> dict[str, str]:

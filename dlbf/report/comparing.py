@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dlbf.bench.filters import PEERS
-from dlbf.bench.filters import _bits as size_in_bits
+from dlbf.bench.contenders import PEERS, size_in_bits
 from dlbf.learned import Explanation, LearnedFilter, Rate
 from dlbf.theory import DESIGNS, plan
 
