@@ -52,17 +52,19 @@ lint: $(VENV)/.built build/types ## linters, types, stubs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint dlbf tests/cython_example tests/toy
-	MYPYPATH=build/types $(BIN)/mypy --strict -p dlbf
+	MYPYPATH=build/types $(BIN)/mypy --strict -p dlbf -p tools.tables
 	$(BIN)/mypy --strict tools/house.py
 	$(STUBTEST) $(STUBS)
 
 house: ## what the house rules limit, counted
 	$(PYTHON) tools/house.py
 
-# The package as it is installed: type checkers do not follow the hook by which a checkout finds storage/.
+# The package as it is installed, and tools/ beside it: type checkers do not follow the hook by which a checkout finds
+# storage/.
 build/types: FORCE
 	rm -rf $@ && mkdir -p $@/dlbf
 	ln -s $(CURDIR)/dlbf/* $@/dlbf/ && ln -s $(CURDIR)/storage $@/dlbf/storage
+	ln -s $(CURDIR)/tools $@/tools
 FORCE:
 
 $(VENV)/.docs: $(VENV)/.built
@@ -92,7 +94,7 @@ bench: $(VENV)/.peers ## our filters and our store beside their peers
 # SECTIONS="filters store" measures those anew, SECTIONS=all what takes minutes; without it files are only rewritten.
 # DLBF_DATA names the folder of real URL sets.
 tables: $(VENV)/.peers ## the tables of README and docs from recorded figures; SECTIONS="filters store" records anew
-	$(BIN)/python -m dlbf.bench.tables $(SECTIONS)
+	$(BIN)/python -m tools.tables $(SECTIONS)
 
 ASV := cd asv_bench && PATH="$(CURDIR)/$(BIN):$$PATH" asv
 

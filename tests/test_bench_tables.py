@@ -3,14 +3,17 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
-from dlbf.bench import tables
-
 ROOT = Path(__file__).parents[1]
-PAGES = tables.documents(ROOT)
+sys.path.append(str(ROOT))  # tools/ is not installed; last, so that the dlbf under test stays the same
+from tools.tables import pages, records  # noqa: E402
+from tools.tables.__main__ import main  # noqa: E402
+
+PAGES = pages.documents(ROOT)
 # A cell that is a figure: 12.3, **0.89**, 45 %, 1,234 ns, 0.67 (0.62-0.69), 9.2 / 12.6
 NUMERIC_CELL = re.compile(r"\**[<+-]?\d[\d,.]*( ?(%|ns|µs|ms|s|x|bits|KiB|MiB))?( ?[/(].*)?\**")
 
@@ -23,19 +26,19 @@ def marked(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if marked(page)], ids=lambda page: page.name)
 def test_page_quotes_what_was_recorded(page):
     text = page.read_text()
-    assert tables.rewrite(text, ROOT) == text, f"{page.name} differs from the records; run: make tables"
+    assert pages.rewrite(text, ROOT) == text, f"{page.name} differs from the records; run: make tables"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_markers_are_closed(page):
     text = page.read_text()
     opened = len(re.findall(r"<!-- (?:table|figure): ", text))
-    assert opened == len(tables.BLOCK.findall(text)) + len(tables.INLINE.findall(text))
+    assert opened == len(pages.BLOCK.findall(text)) + len(pages.INLINE.findall(text))
 
 
 def loose_tables(text):
     """Tables outside of markers with a column of figures; the first column has names, be they numbers."""
-    rest = tables.BLOCK.sub("", text)
+    rest = pages.BLOCK.sub("", text)
     for table in re.findall(r"(?:^\|.*\n)+", rest, re.MULTILINE):
         rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()[2:]]
         if any(
@@ -74,7 +77,7 @@ FIXED = {
 
 def loose_figures(text):
     """What looks measured in running text outside of markers; code is not text."""
-    text = tables.INLINE.sub("", tables.BLOCK.sub("", text))
+    text = pages.INLINE.sub("", pages.BLOCK.sub("", text))
     text = re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```|^    [^\n]*$", "", text, flags=re.DOTALL | re.MULTILINE))
     return QUOTED.findall(text)
 
@@ -95,11 +98,11 @@ def test_loose_figure_is_found():
 
 
 def test_records_say_where_they_come_from():
-    records = sorted((ROOT / tables.FIGURES_FOLDER).glob("*.json"))
-    assert records
-    for path in records:
+    recorded = sorted((ROOT / records.FIGURES_FOLDER).glob("*.json"))
+    assert recorded
+    for path in recorded:
         found = json.loads(path.read_text())
-        assert path.stem in tables.SECTIONS or "tables" in found, path
+        assert path.stem in records.SECTIONS or "tables" in found, path
         assert found["command"].startswith("dlbf bench"), path
         assert {"processor", "python", "commit", "date"} <= set(found["machine"]), path
         assert "/" not in found.get("data", ""), f"{path}: a path has no place in a record"
@@ -108,68 +111,68 @@ def test_records_say_where_they_come_from():
 @pytest.fixture
 def checkout(tmp_path):
     """A copy of what the tables are made from, with one small page."""
-    shutil.copytree(ROOT / tables.FIGURES_FOLDER, tmp_path / tables.FIGURES_FOLDER)
+    shutil.copytree(ROOT / records.FIGURES_FOLDER, tmp_path / records.FIGURES_FOLDER)
     (tmp_path / "README.md").write_text("<!-- table: which-filter -->\nold\n<!-- end -->\n")
     return tmp_path
 
 
 def test_main_rewrites_pages(checkout):
-    assert tables.main(["--root", str(checkout)]) == 0
+    assert main(["--root", str(checkout)]) == 0
     text = (checkout / "README.md").read_text()
     # Computed, not recorded: 8 * CuckooFilter(10**6, 0.01).nbytes / 10**6.
     assert "| `CuckooFilter` | 9.2 / 12.6 | yes |" in text
-    assert tables.main(["--root", str(checkout)]) == 0
+    assert main(["--root", str(checkout)]) == 0
     assert (checkout / "README.md").read_text() == text
 
 
 def test_failed_section_keeps_its_record_and_the_others(checkout, monkeypatch, capsys):
-    kept = (checkout / tables.FIGURES_FOLDER / "filters.json").read_bytes()
-    monkeypatch.setitem(tables.SECTIONS, "filters", tables.Section(("no-such-section",)))
+    kept = (checkout / records.FIGURES_FOLDER / "filters.json").read_bytes()
+    monkeypatch.setitem(records.SECTIONS, "filters", records.Section(("no-such-section",)))
     small = ("filters", "--keys", "500", "--queries", "500", "--rounds", "1")
-    monkeypatch.setitem(tables.SECTIONS, "designs", tables.Section(small, made_keys=True))
-    assert tables.main(["--root", str(checkout), "filters", "designs"]) == 1
+    monkeypatch.setitem(records.SECTIONS, "designs", records.Section(small, made_keys=True))
+    assert main(["--root", str(checkout), "filters", "designs"]) == 1
     assert "failed: filters" in capsys.readouterr().out
-    assert (checkout / tables.FIGURES_FOLDER / "filters.json").read_bytes() == kept
-    recorded = json.loads((checkout / tables.FIGURES_FOLDER / "designs.json").read_text())
+    assert (checkout / records.FIGURES_FOLDER / "filters.json").read_bytes() == kept
+    recorded = json.loads((checkout / records.FIGURES_FOLDER / "designs.json").read_text())
     assert recorded["keys"] == 500
     assert recorded["command"] == "dlbf bench filters --keys 500 --queries 500 --rounds 1"
 
 
 def test_record_may_bring_its_own_table(checkout):
     own = {"command": "dlbf bench x", "tables": {"mine": {"headings": ["a", "b"], "rows": [["x", "1"], ["y|z", "2"]]}}}
-    (checkout / tables.FIGURES_FOLDER / "x.json").write_text(json.dumps(own))
-    assert tables.render("mine", checkout) == "| a | b |\n|---|---:|\n| x | 1 |\n| y/z | 2 |\n"
+    (checkout / records.FIGURES_FOLDER / "x.json").write_text(json.dumps(own))
+    assert pages.render("mine", checkout) == "| a | b |\n|---|---:|\n| x | 1 |\n| y/z | 2 |\n"
 
 
 def test_figure_in_running_text_is_replaced(checkout):
     own = {"command": "dlbf bench x", "rows": [{"bits": 5.6612}]}
-    (checkout / tables.FIGURES_FOLDER / "x.json").write_text(json.dumps(own))
+    (checkout / records.FIGURES_FOLDER / "x.json").write_text(json.dumps(own))
     text = "It takes <!-- figure: x/rows/0/bits:.2f -->9<!-- end --> bits."
-    assert "-->5.66<!--" in tables.rewrite(text, checkout)
+    assert "-->5.66<!--" in pages.rewrite(text, checkout)
 
 
 def test_derived_figures_are_those_of_the_records(checkout):
-    path = checkout / tables.FIGURES_FOLDER / "attacks.json"
+    path = checkout / records.FIGURES_FOLDER / "attacks.json"
     found = json.loads(path.read_text())
     keyed = [row for row in found["attacks"] if row["keyed"] and row["adversarial_fpr_planned"] <= 0.5]
     keyed[0]["hash collision"]["value"] = 3 * keyed[0]["adversarial_fpr_planned"]
     path.write_text(json.dumps(found))
-    assert tables.figure("derived/attacks-over-bound", ".2f", checkout) == "3.00"
-    assert tables.figure("derived/bodega-crossover-predicted", ".2%", checkout) == "0.87%"
+    assert pages.figure("derived/attacks-over-bound", ".2f", checkout) == "3.00"
+    assert pages.figure("derived/bodega-crossover-predicted", ".2%", checkout) == "0.87%"
     with pytest.raises(KeyError):
-        tables.figure("derived/no-such-figure", "d", checkout)
+        pages.figure("derived/no-such-figure", "d", checkout)
 
 
 def test_table_without_a_record_says_so(checkout):
-    (checkout / tables.FIGURES_FOLDER / "filters.json").unlink()
-    assert 'make tables SECTIONS="filters"' in tables.render("peers", checkout)
+    (checkout / records.FIGURES_FOLDER / "filters.json").unlink()
+    assert 'make tables SECTIONS="filters"' in pages.render("peers", checkout)
 
 
 def test_unknown_names_say_what_there_is(checkout, capsys):
     with pytest.raises(KeyError, match="which-filter"):
-        tables.render("no-such-table", checkout)
+        pages.render("no-such-table", checkout)
     with pytest.raises(FileNotFoundError, match='make tables SECTIONS="nothing"'):
-        tables.read_record("nothing", checkout)
+        records.read_record("nothing", checkout)
     with pytest.raises(SystemExit):
-        tables.main(["--root", str(checkout), "no-such-section"])
+        main(["--root", str(checkout), "no-such-section"])
     assert "filters" in capsys.readouterr().err

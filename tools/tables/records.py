@@ -1,0 +1,106 @@
+"""The sections of ``dlbf bench`` whose output is recorded in ``docs/figures``, and the recording."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FIGURES_FOLDER", "ROOT", "SECTIONS", "Section", "read_record", "record"]
+
+ROOT = Path(__file__).parents[2]
+FIGURES_FOLDER = "docs/figures"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A command whose output is recorded.
+
+    Attributes
+    ----------
+    arguments : tuple of str
+        What follows ``dlbf bench``.
+    made_keys : bool
+        Measure on keys made here, even if there is a folder of real ones.
+    by_default : bool
+        Part of ``make tables SECTIONS=all``.
+    dropped : tuple of str
+        What is in the output but not recorded, because it is long and in no table.
+    """
+
+    arguments: tuple[str, ...]
+    made_keys: bool = False
+    by_default: bool = True
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """What a reader types to repeat it."""
+        return shlex.join(("dlbf", "bench", *self.arguments))
+
+
+SECTIONS = {
+    "filters": Section(("filters",), made_keys=True),
+    "models": Section(("models",)),
+    "learned": Section(("learned", "--only", "sizes", "--only", "queries", "--only", "fit")),
+    "designs": Section(("learned", "--keys", "20000", "--only", "designs"), made_keys=True),
+    "store": Section(("store",)),
+    "attacks": Section(("adversary", "--only", "attacks", "--only", "store")),
+    "games": Section(("adversary", "--only", "games", "--keys", "50000")),
+    "bounds": Section(("adversary", "--only", "price", "--only", "hybrid", "--only", "cost", "--keys", "100000")),
+    "guard": Section(("guard", "--keys", "100000", "--queries", "5000"), made_keys=True),
+    "replay": Section(("replay", "--plot", "docs/img/replay.png"), dropped=("rows",)),
+    "scale": Section(("scale",), made_keys=True),
+    "scale-large": Section(
+        ("scale", "--max-keys", "3e7", "--plot", "docs/img/scale.png"), made_keys=True, by_default=False
+    ),
+}
+
+
+def read_record(section: str, root: Path = ROOT) -> dict[str, Any]:
+    """What was recorded of a section."""
+    path = root / FIGURES_FOLDER / f"{section}.json"
+    if not path.exists():
+        raise FileNotFoundError(f'{path}: not recorded yet; run: make tables SECTIONS="{section}"')
+    recorded: dict[str, Any] = json.loads(path.read_text())
+    return recorded
+
+
+def _without_plans(value: Any) -> Any:
+    """The figures without the explanations, which are long and in no table."""
+    if isinstance(value, dict):
+        return {name: _without_plans(inner) for name, inner in value.items() if name != "plan"}
+    return [_without_plans(inner) for inner in value] if isinstance(value, list) else value
+
+
+def record(name: str, root: Path = ROOT, more: Sequence[str] = ()) -> Path:
+    """Run a section's command and write what it prints.
+
+    Parameters
+    ----------
+    name : str
+        One of ``SECTIONS``.
+    root : path
+        The checkout.
+    more : sequence of str
+        Further arguments of the command.
+    """
+    section = SECTIONS[name]
+    environment = {key: value for key, value in os.environ.items() if not (section.made_keys and key == "DLBF_DATA")}
+    done = subprocess.run(
+        [sys.executable, "-m", "dlbf", "bench", *section.arguments, *more, "--json"],
+        stdout=subprocess.PIPE, text=True, env=environment, cwd=root, check=False,
+    )  # fmt: skip
+    # A section that has found a bar missed exits with 1, after its figures.
+    if done.returncode and not (done.returncode == 1 and done.stdout.startswith("{")):
+        raise subprocess.CalledProcessError(done.returncode, section.command)
+    printed = {key: value for key, value in json.loads(done.stdout).items() if key not in section.dropped}
+    figures = {"command": section.command, **_without_plans(printed)}
+    path = root / FIGURES_FOLDER / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(figures, indent=1) + "\n")
+    return path

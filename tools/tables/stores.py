@@ -1,0 +1,155 @@
+"""The tables of stores, guards, large sets and replayed histories."""
+
+from collections.abc import Callable
+
+from dlbf.bench.scale import STORE_FIGURES
+from tools.tables.cells import Grid, Record, Table, met, number, percent, ratio
+
+__all__ = ["TABLES"]
+
+
+def _store_engines(record: Record) -> Grid:
+    rows = [
+        [name, fact.get("version", "-"), "-", "-", f"did not run: {fact['error']}"]
+        if fact["error"]
+        else [
+            name,
+            fact["version"],
+            number(fact["load_us_per_key"], 1),
+            number(fact["filter_bits_per_key"], 1),
+            ", ".join(fact["cannot"]) or "-",
+        ]
+        for name, fact in record["engines"].items()
+    ]
+    return ("store", "version", "load, µs per key", "filter, bits per key", "cannot"), rows
+
+
+def _store(temperature: str) -> Callable[[Record], Grid]:
+    def make(record: Record) -> Grid:
+        names = [name for name, fact in record["engines"].items() if not fact["error"]]
+        rows = []
+        for case in record["cases"]:
+            if case["temperature"] != temperature:
+                continue
+            times = case["ns"]
+            best = min(times, key=times.__getitem__)
+            cells = []
+            for name in names:
+                if name not in times:
+                    cells.append("-")
+                    continue
+                text = f"{times[name] / 1000:,.2f}"
+                if temperature == "cold":
+                    text += f" ({case['pages'][name]:.2f})"
+                cells.append(f"**{text}**" if name == best else text)
+            spread = case["ratio"].get("dlbf Store")
+            rows.append([f"{case['mix']}, {100 * case['absent_share']:.0f} %", *cells, ratio(spread)])
+        return ("mix, absent reads", *names, "dlbf Store to py-lmdb"), rows
+
+    return make
+
+
+def _store_bars(record: Record) -> Grid:
+    rows = [
+        [
+            row["store"],
+            f"{row['mix']}, {100 * row['absent_share']:.0f} %",
+            row["temperature"],
+            row["against"],
+            f"{row['ratio']:.2f}",
+            "{:.2f}-{:.2f}".format(*row["quartiles"]),
+            f"{row['at_most']:g}",
+            met(row),
+        ]
+        for row in record["bars"]
+    ]
+    headings = ("store", "mix, absent reads", "", "compared with", "best to best", "half of the turns", "at most", "")
+    return headings, rows
+
+
+def _scale(figure: str) -> Callable[[Record], Grid]:
+    def make(record: Record) -> Grid:
+        sizes = record["sizes"]
+        rows = [
+            [
+                name,
+                *(number(size["filters"][name][figure], 1 if figure == "bits" else 0) for size in sizes),
+                f"{record['slopes'][name][figure]:+.3f}",
+            ]
+            for name, filters in sizes[0]["filters"].items()
+            if figure in filters
+        ]
+        return ("filter", *(f"{size['keys']:,}" for size in sizes), "slope"), rows
+
+    return make
+
+
+def _scale_store(record: Record) -> Grid:
+    rows = []
+    for figure, (title, unit) in STORE_FIGURES.items():
+        slope = record["store_slopes"].get(figure)
+        values = [number(size["store"][figure], 0 if unit == "ns" else 2) for size in record["sizes"]]
+        rows.append([f"{title}, {unit}", *values, "-" if slope is None else f"{slope:+.3f}"])
+    peaks = [number(size["peak_bytes"] / 2**20) for size in record["sizes"]]
+    rows.append(["peak memory of measuring all of it, MiB", *peaks, "-"])
+    return ("", *(f"{size['keys']:,}" for size in record["sizes"]), "slope"), rows
+
+
+def _scale_bars(record: Record) -> Grid:
+    rows = [[row["what"], f"{row['growth']:.2f}", f"{row['at_most']:.2f}", met(row)] for row in record["bars"]]
+    return ("what", "growth from a million keys to the largest set", "at most", ""), rows
+
+
+def _guard_rocksdb(record: Record) -> Grid:
+    rocksdb = record["rocksdb"]
+    rows = [
+        [name, number(absent["ns"]), ratio(absent["peer_over_this"]), number(rocksdb["present"][name]["ns"])]
+        for name, absent in rocksdb["absent"].items()
+    ]
+    return ("", "absent, ns", "RocksDB's Bloom filter to it", "present, ns"), rows
+
+
+def _guard_costs(record: Record) -> Grid:
+    names = ("absent", "present", "put new", "overwrite", "delete", "batch of new")
+    rows = [
+        [
+            row["engine"],
+            f"{row['keys']:,}",
+            *(f"{row[name]['bare_ns'] / 1e3:,.2f} / {row[name]['guarded_ns'] / 1e3:,.2f}" for name in names),
+        ]
+        for row in record["costs"]
+    ]
+    return ("engine", "keys", *names), rows
+
+
+def _replay(record: Record) -> Grid:
+    def count(name: str) -> str:
+        return f"{record[name]:,}"
+
+    rows = [
+        ["batches", count("batches")],
+        ["insertions / deletions / re-insertions", " / ".join(map(count, ("insertions", "deletions", "reinsertions")))],
+        ["keys missed", count("missed_keys")],
+        ["rate, all / worst batch", f"{percent(record['fpr_overall'])} / {percent(record['fpr_worst_batch'])}"],
+        ["batches above 1.5 times the target", count("batches_above_bar")],
+        ["rebuilds", count("rebuilds")],
+        ["bits per live key, mean / at the end",
+         f"{record['bits_per_live_key']:.1f} / {record['bits_per_live_key_at_end']:.1f}"],
+    ]  # fmt: skip
+    return ("replay", ""), rows
+
+
+TABLES = {
+    "guard-rocksdb": Table("guard", _guard_rocksdb),
+    "guard-costs": Table("guard", _guard_costs),
+    "replay": Table("replay", _replay),
+    "store-engines": Table("store", _store_engines),
+    "store-warm": Table("store", _store("warm")),
+    "store-cold": Table("store", _store("cold")),
+    "store-bars": Table("store", _store_bars),
+    "scale-build": Table("scale-large", _scale("build")),
+    "scale-absent": Table("scale-large", _scale("absent")),
+    "scale-present": Table("scale-large", _scale("present")),
+    "scale-store": Table("scale-large", _scale_store),
+    "scale-bars": Table("scale-large", _scale_bars),
+}
