@@ -30,11 +30,13 @@ from dlbf.adversary import (
 from dlbf.adversary.games import Setup
 from dlbf.bench.data import Split
 from dlbf.bench.timing import side_by_side
+from dlbf.figures.curves import Curves, Panel
+from dlbf.figures.drawing import draw_curves
+from dlbf.figures.laws import BOUND_SERIES, bound_rows
 from dlbf.learned import LearnedFilter
 from dlbf.learned.evaluation import Rate
 from dlbf.models import Model
 from dlbf.theory import shares_from_scores
-from dlbf.theory.figures import BOUND_SERIES, Curves, Panel, bound_rows, draw_curves
 
 __all__ = ["attacks", "costs", "draw_price", "games", "hybrid", "price", "smaller", "stores", "train"]
 

@@ -159,7 +159,7 @@ def _table(rows: list[Design], plans: list[Plan], counter_bits: int) -> None:
 
 
 def _figures(folder: Path, only: str) -> None:
-    from dlbf.theory.figures import write_figures
+    from dlbf.figures.catalogue import write_figures
 
     start = time.perf_counter()
     try:

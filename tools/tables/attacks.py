@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from dlbf.theory.figures import bodega_crossovers, published_claims
+from dlbf.figures.bodega import crossovers
+from dlbf.figures.catalogue import published_claims
 from tools.tables.cells import Grid, Record, Table, bound, measured, number, percent, ratio
 
 __all__ = ["DERIVED", "TABLES"]
@@ -126,7 +127,7 @@ def _over_bound(record: Record) -> float:
 
 def _bodega_crossover(name: str) -> Callable[[Record], float]:
     def find(record: Record) -> float:
-        return bodega_crossovers()[name]
+        return crossovers()[name]
 
     return find
 

@@ -1,0 +1,39 @@
+"""What a figure is made of: claims, and panels of curves."""
+
+from dataclasses import dataclass
+
+__all__ = ["Claim", "Curves", "Panel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A published statement and what we compute for it."""
+
+    statement: str
+    published: str
+    computed: str
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One set of axes: columns of the table against `x`."""
+
+    title: str
+    x: str
+    y: str
+    series: tuple[tuple[str, str], ...]  # (label, column)
+    rows: tuple[dict[str, float], ...]
+    log_y: bool = True
+    marks: tuple[tuple[float, str], ...] = ()  # vertical lines
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Everything behind one figure."""
+
+    name: str
+    title: str
+    panels: tuple[Panel, ...]
+    claims: tuple[Claim, ...] = ()
+    rows: tuple[dict[str, float], ...] = ()
