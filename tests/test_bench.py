@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 from conftest import skip_without_writemap
 
-from dlbf.bench import engines, scale, store
+from dlbf.bench import engines, scale, scale_keys, store
+from dlbf.bench.pictures import draw_scale
+from dlbf.bench.scale_results import STORE_FIGURES, FilterCosts, ScaleFigures, SizeFigures, StoreCosts, bars, slope
 from dlbf.cli import build
 from dlbf.cli.bench import SECTIONS
 from dlbf.datasets import listed_urls, ordinary_urls
@@ -168,11 +170,11 @@ def test_eviction_puts_pages_out_of_memory(tmp_path):
     path = tmp_path / "data"
     path.write_bytes(random.Random(0).randbytes(1 << 20))
     engines.evict(tmp_path)
-    if store._run(Reader(path), [(b"", None)])[1] == 0:
+    if store.take_turn(Reader(path), [(b"", None)]).pages == 0:
         pytest.skip("this file system keeps everything in memory")
-    assert store._run(Reader(path), [(b"", None)])[1] == 0, "read twice, it is in memory"
+    assert store.take_turn(Reader(path), [(b"", None)]).pages == 0, "read twice, it is in memory"
     engines.evict(tmp_path)
-    assert store._run(Reader(path), [(b"", None)])[1] >= 256
+    assert store.take_turn(Reader(path), [(b"", None)]).pages >= 256
 
 
 class Reader:
@@ -189,66 +191,62 @@ class Reader:
 
 
 def test_scale_keys_are_functions_of_their_number():
-    keys = scale.make_keys(np.arange(5000))
+    keys = scale_keys.make_keys(np.arange(5000))
     assert len(set(keys)) == 5000
     assert {len(key) for key in keys} == {26}
-    assert scale.make_keys(np.arange(100, 200)) == keys[100:200]
-    assert not set(keys) & set(scale.make_keys(np.arange(scale.ABSENT, scale.ABSENT + 5000)))
+    assert scale_keys.make_keys(np.arange(100, 200)) == keys[100:200]
+    assert not set(keys) & set(scale_keys.make_keys(np.arange(scale_keys.ABSENT, scale_keys.ABSENT + 5000)))
 
 
 def test_slope_is_the_exponent():
     sizes = [10**5, 10**6, 10**7]
-    assert scale.slope(sizes, [3.0, 3.0, 3.0]) == pytest.approx(0)
-    assert scale.slope(sizes, [float(n) ** 0.5 for n in sizes]) == pytest.approx(0.5)
+    assert slope(sizes, [3.0, 3.0, 3.0]) == pytest.approx(0)
+    assert slope(sizes, [float(n) ** 0.5 for n in sizes]) == pytest.approx(0.5)
 
 
 def test_scale_measures_a_size_with_recovery(tmp_path, monkeypatch):
-    monkeypatch.setattr(scale, "BATCH", 4000)
-    row = scale.measure_size(10_000, rounds=2, folder=tmp_path)
-    assert set(scale.STORE_FIGURES) == set(row["store"])
-    assert all(value is None or value > 0 for value in row["store"].values())
-    for name, figures in row["filters"].items():
-        assert min(figures["build"], figures["absent"]) > 0, name
+    monkeypatch.setattr(scale_keys, "BATCH", 4000)
+    size = scale.measure_size(10_000, rounds=2, folder=tmp_path)
+    assert set(STORE_FIGURES) == set(vars(size.store))
+    assert all(value is None or value > 0 for value in vars(size.store).values())
+    for name, costs in size.filters.items():
+        assert min(costs.build, costs.absent) > 0, name
     # What the filters themselves say: 9.6 bits per key for a Bloom filter at 1 %.
-    assert row["filters"]["BloomFilter"]["bits"] == pytest.approx(9.6, abs=0.1)
+    assert size.filters["BloomFilter"].bits == pytest.approx(9.6, abs=0.1)
 
 
 def test_store_bars_compare_with_the_fastest_peer_or_lmdb_and_have_the_spread():
     def case(mix, share):
-        return {
-            "mix": mix, "absent_share": share, "temperature": "warm", "fastest_peer": "RocksDB",
-            "ratio": {"dlbf Store": (1.1, 1.0, 1.2), "py-lmdb": (1.0, 1.0, 1.0)},
-            "ratio_to_fastest": {"dlbf Store": (1.5, 1.4, 1.6)},
-        }  # fmt: skip
+        return store.Case(
+            mix, share, "warm", ns={}, pages={}, fastest_peer="RocksDB",
+            ratio={"dlbf Store": (1.1, 1.0, 1.2), "py-lmdb": (1.0, 1.0, 1.0)},
+            ratio_to_fastest={"dlbf Store": (1.5, 1.4, 1.6)},
+        )  # fmt: skip
 
-    rows = store.bars({"cases": [case("B", 0.95), case("B", 0.0), case("A", 0.95), case("C", 0.5)]})
-    found = [(row["mix"], row["against"], row["ratio"], row["quartiles"], row["met"]) for row in rows]
-    assert found == [("B", "RocksDB", 1.5, (1.4, 1.6), False), ("B", "py-lmdb", 1.1, (1.0, 1.2), True)]
+    rows = store.bars([case("B", 0.95), case("B", 0.0), case("A", 0.95), case("C", 0.5)])
+    assert [(row.mix, row.against, row.ratio, row.quartiles, row.met) for row in rows] == [
+        ("B", "RocksDB", 1.5, (1.4, 1.6), False),
+        ("B", "py-lmdb", 1.1, (1.0, 1.2), True),
+    ]
+
+
+def scale_size(n_keys, ours=1.0, peer=1.0, open_ms=1.0):
+    """A size at which all costs but those named are 1."""
+    store_costs = StoreCosts(**dict.fromkeys(STORE_FIGURES, 1.0) | {"open_ms": open_ms})
+    costs = {name: FilterCosts(1.0, 1.0, absent, 1.0) for name, absent in (("CuckooFilter", ours), ("rbloom", peer))}
+    return SizeFigures(n_keys, costs, {}, store_costs, 1 << 20)
 
 
 def test_scale_bars_compare_growth_with_rbloom():
-    def row(keys, ours, peer, open_ms):
-        figures = {"build": 1.0, "present": 1.0}
-        return {
-            "keys": keys,
-            "filters": {"CuckooFilter": figures | {"absent": ours}, "rbloom": figures | {"absent": peer}},
-            "store": {"open_ms": open_ms, "recovery_ms": 1.0},
-        }
-
-    found = {bar["what"]: bar for bar in scale.bars([row(10**6, 50.0, 50.0, 1.0), row(10**7, 100.0, 75.0, 1.1)])}
-    assert found["CuckooFilter, absent"]["growth"] == 2.0
-    assert not found["CuckooFilter, absent"]["met"]
-    assert found["CuckooFilter, build"]["met"]
-    assert found["store, open_ms"]["met"]
-    assert scale.bars([row(10**6, 1.0, 1.0, 1.0)]) == []
+    judged = {bar.what: bar for bar in bars([scale_size(10**6, 50.0, 50.0, 1.0), scale_size(10**7, 100.0, 75.0, 1.1)])}
+    assert judged["CuckooFilter, absent"].growth == 2.0
+    assert not judged["CuckooFilter, absent"].met
+    assert judged["CuckooFilter, build"].met
+    assert judged["store, open_ms"].met
+    assert bars([scale_size(10**6)]) == []
 
 
 def test_scale_draws(tmp_path):
     pytest.importorskip("matplotlib")
-    figures = {"build": 1.0, "absent": 2.0}
-    rows = [
-        {"keys": n, "filters": {"rbloom": figures}, "store": {"open_ms": 1.0, "first_read_ms": 1.0, "recovery_ms": 2.0}}
-        for n in (10, 100)
-    ]
-    scale.draw({"sizes": rows}, tmp_path / "scale.svg")
+    draw_scale(ScaleFigures.of([scale_size(n_keys) for n_keys in (10, 100)]), tmp_path / "scale.svg")
     assert Path(tmp_path / "scale.svg").read_text().startswith("<?xml")

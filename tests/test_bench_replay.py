@@ -57,8 +57,8 @@ def test_replay_counts_what_happens(tmp_path):
     result = replay(tmp_path / "s", changes, ABSENT, n_queries=2000, rebuild=False)
     assert result.ok, result.problems
     figures = result.summary()
-    assert (figures["insertions"], figures["deletions"], figures["reinsertions"]) == (5, 2, 1)
-    assert (figures["most_live_keys"], figures["live_keys_at_end"], figures["absent_lookups"]) == (3, 3, 6000)
+    assert (figures.insertions, figures.deletions, figures.reinsertions) == (5, 2, 1)
+    assert (figures.most_live_keys, figures.live_keys_at_end, figures.absent_lookups) == (3, 3, 6000)
     assert [row.live for row in result.rows] == [3, 2, 3]
 
 

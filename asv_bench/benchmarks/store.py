@@ -10,7 +10,7 @@ from pathlib import Path
 import lmdb
 
 from dlbf.bench.engines import evict
-from dlbf.bench.scale import WRITER
+from dlbf.bench.scale_store import WRITER
 from dlbf.datasets import ordinary_urls
 from dlbf.errors import StoreError
 from dlbf.storage import Store

@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from dlbf.bench.contenders import OURS, PEERS, Contender, ask_each, n_learnt, size_in_bits
@@ -45,10 +45,6 @@ class Row:
     keeps: str = ""
     cannot: list[str] = field(default_factory=list)
     error: str | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """For ``--json``."""
-        return asdict(self)
 
 
 def _threads_speedup(filter_: Any, batch: Sequence[bytes]) -> float:

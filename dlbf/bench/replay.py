@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dlbf.bench.data import read_named
 from dlbf.datasets import listed_urls, ordinary_urls
 
-__all__ = ["Change", "Replay", "Row", "draw", "made_trace", "read_trace", "replay"]
+if TYPE_CHECKING:
+    from dlbf.storage import Store
+
+__all__ = ["Change", "Replay", "Row", "Summary", "made_trace", "read_trace", "replay"]
 
 BAR = 1.5
 EXPECTED_FALSE_POSITIVES = 300
@@ -66,6 +69,32 @@ class Row:
         return 8 * (self.filter_bytes + self.model_bytes) / self.live if self.live else math.nan
 
 
+@dataclass(frozen=True)
+class Summary:
+    """The figures of a whole history."""
+
+    batches: int
+    insertions: int
+    deletions: int
+    reinsertions: int
+    most_live_keys: int
+    live_keys_at_end: int
+    missed_keys: int
+    absent_lookups: int
+    fpr_target: float
+    fpr_overall: float
+    fpr_worst_batch: float
+    batches_above_bar: int
+    deletability: float
+    bits_per_live_key: float
+    bits_per_live_key_at_end: float
+    rebuilds: int
+    rebuild_seconds: float
+    seconds: float
+    ok: bool
+    problems: list[str]
+
+
 @dataclass
 class Replay:
     """A whole history.
@@ -89,42 +118,42 @@ class Replay:
         """Whether nothing is wrong."""
         return not self.problems
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """The figures of the whole history."""
         rows = self.rows
         asked = [row for row in rows if row.queries]
         live = sum(row.live for row in rows)
         removed = sum(row.removed for row in rows)
-        return {
-            "batches": len(rows),
-            "insertions": sum(row.added for row in rows),
-            "deletions": removed,
-            "reinsertions": self.reinserted,
-            "most_live_keys": max((row.live for row in rows), default=0),
-            "live_keys_at_end": rows[-1].live if rows else 0,
-            "missed_keys": sum(row.missed for row in rows),
-            "absent_lookups": sum(row.queries for row in rows),
-            "fpr_target": self.fpr_target,
-            "fpr_overall": sum(row.false_positives for row in asked) / max(1, sum(row.queries for row in asked)),
-            "fpr_worst_batch": max((row.fpr for row in asked), default=math.nan),
-            "batches_above_bar": sum(row.fpr > BAR * self.fpr_target for row in asked),
-            "deletability": 1 - sum(row.removed_passing for row in rows) / max(1, removed),
-            "bits_per_live_key": sum(8 * (row.filter_bytes + row.model_bytes) for row in rows) / max(1, live),
-            "bits_per_live_key_at_end": rows[-1].bits_per_key if rows else math.nan,
-            "rebuilds": sum(bool(row.rebuilt) for row in rows),
-            "rebuild_seconds": sum(row.rebuild_seconds for row in rows),
-            "seconds": self.seconds,
-            "ok": self.ok,
-            "problems": self.problems,
-        }
+        return Summary(
+            batches=len(rows),
+            insertions=sum(row.added for row in rows),
+            deletions=removed,
+            reinsertions=self.reinserted,
+            most_live_keys=max((row.live for row in rows), default=0),
+            live_keys_at_end=rows[-1].live if rows else 0,
+            missed_keys=sum(row.missed for row in rows),
+            absent_lookups=sum(row.queries for row in rows),
+            fpr_target=self.fpr_target,
+            fpr_overall=sum(row.false_positives for row in asked) / max(1, sum(row.queries for row in asked)),
+            fpr_worst_batch=max((row.fpr for row in asked), default=math.nan),
+            batches_above_bar=sum(row.fpr > BAR * self.fpr_target for row in asked),
+            deletability=1 - sum(row.removed_passing for row in rows) / max(1, removed),
+            bits_per_live_key=sum(8 * (row.filter_bytes + row.model_bytes) for row in rows) / max(1, live),
+            bits_per_live_key_at_end=rows[-1].bits_per_key if rows else math.nan,
+            rebuilds=sum(bool(row.rebuilt) for row in rows),
+            rebuild_seconds=sum(row.rebuild_seconds for row in rows),
+            seconds=self.seconds,
+            ok=self.ok,
+            problems=self.problems,
+        )
 
-    def asdict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Everything, for a machine (JSON: NaN is None)."""
         rows = [asdict(row) | {"fpr": row.fpr, "bits_per_key": row.bits_per_key} for row in self.rows]
-        return _without_nan(self.summary()) | {"rows": list(map(_without_nan, rows))}
+        return _without_nan(asdict(self.summary())) | {"rows": list(map(_without_nan, rows))}
 
 
-def _without_nan(figures: dict[str, Any]) -> dict[str, Any]:
+def _without_nan(figures: dict[str, object]) -> dict[str, object]:
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in figures.items()}
 
 
@@ -341,7 +370,7 @@ class _Traffic:
         return part
 
 
-def _ask(store: Any, traffic: _Traffic, n: int) -> int:
+def _ask(store: "Store", traffic: _Traffic, n: int) -> int:
     """Ask for ``n`` absent keys, nine in ten in batches and the others one by one; returns how many passed."""
     before = store.stats().filtered
     left = n
@@ -356,69 +385,12 @@ def _ask(store: Any, traffic: _Traffic, n: int) -> int:
     return n - int(store.stats().filtered - before)
 
 
-def _count_absent(store: Any, keys: Iterable[bytes]) -> int:
+def _count_absent(store: "Store", keys: Iterable[bytes]) -> int:
     return sum(value is None for value in store.get_many(list(keys)))
 
 
-def _rebuild_if_needed(store: Any, design: str, model: str) -> tuple[str, float]:
+def _rebuild_if_needed(store: "Store", design: str, model: str) -> tuple[str, float]:
     """Why the store was rebuilt, "" if it was not, and how long that took."""
     started = time.perf_counter()
     report = store.rebuild(design=design, model=model, if_needed=True)
     return (str(report.reason) or "due", time.perf_counter() - started) if report.done else ("", 0.0)
-
-
-# --- the picture
-
-
-def draw(result: Replay, path: Path) -> None:
-    """Live keys, bits per live key with the rebuilds, and the rate seen, over the batches.
-
-    Parameters
-    ----------
-    result : Replay
-        A finished one.
-    path : Path
-        PNG or SVG, by its suffix.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    rows = result.rows
-    batches = range(len(rows))
-    figure, (keys_axes, bits_axes, rate_axes) = pyplot.subplots(3, 1, figsize=(9, 8), sharex=True)
-    keys_axes.fill_between(batches, [row.live for row in rows], color="#7570b3", alpha=0.6, linewidth=0)
-    keys_axes.set_ylabel("live keys")
-    bits_axes.plot(batches, [row.bits_per_key for row in rows], color="#1b9e77", linewidth=1)
-    rebuilds = [number for number, row in enumerate(rows) if row.rebuilt]
-    bits_axes.plot(
-        rebuilds, [rows[number].bits_per_key for number in rebuilds], "v", markersize=4, color="#d95f02",
-        label=f"{len(rebuilds)} rebuilds",
-    )  # fmt: skip
-    least = math.log2(1 / result.fpr_target)
-    bits_axes.axhline(least, color="grey", linestyle=":", linewidth=1, label=f"{least:.1f}: least without a model")
-    bits_axes.set_ylim(0, 4 * least)  # more while hardly any keys are left: the smallest filter has a kilobyte
-    bits_axes.set_ylabel("bits per live key")
-    bits_axes.legend(fontsize=8, loc="upper right")
-    rate_axes.plot(
-        batches, [100 * row.fpr for row in rows], ".", markersize=2, color="#1b9e77", label="seen in a batch"
-    )
-    rate_axes.axhline(100 * result.fpr_target, color="black", linewidth=1, label="target")
-    rate_axes.axhline(100 * BAR * result.fpr_target, color="#d95f02", linestyle="--", linewidth=1, label="1.5 x target")
-    rate_axes.set_ylim(
-        0, 100 * max(2 * result.fpr_target, 1.1 * max((row.fpr for row in rows if row.queries), default=0))
-    )
-    rate_axes.set_ylabel("false positives, %")
-    rate_axes.set_xlabel(f"batch ({rows[0].when[:10]} to {rows[-1].when[:10]})" if rows else "batch")
-    rate_axes.legend(fontsize=8, loc="upper right")
-    figure.suptitle(
-        f"{sum(row.added for row in rows):,} insertions, {sum(row.removed for row in rows):,} deletions, "
-        f"{sum(row.missed for row in rows):,} missed keys",
-        fontsize=11,
-    )
-    for axes in (keys_axes, bits_axes, rate_axes):
-        axes.grid(alpha=0.3)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)

@@ -9,17 +9,20 @@ import importlib.metadata
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from dlbf.bench.engines import ENGINES, DlbfStore, Engine, MappedStore, Operation, evict, missing
-from dlbf.bench.timing import Timing
+from dlbf.bench.timing import Ratio, Say, Timing
 
-__all__ = ["MIXES", "Mix", "Workload", "bars", "measure"]
+__all__ = [
+    "MIXES", "Bar", "Case", "EngineFacts", "Figures", "Mix", "Turn", "Workload", "bars", "measure", "take_turn",
+]  # fmt: skip
 
 # Skew of YCSB's zipfian choice of keys.
 ZIPF_EXPONENT = 0.99
@@ -31,7 +34,6 @@ BASELINE = "py-lmdb"
 N_PRIMING = 200
 # Disk reads of this thread alone, where the system tells them apart: engines work in the background too.
 WHO = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,10 @@ class Workload:
         self.weights = {n: self._weights(n) for n in {self.n_first, len(absent)}}
 
     @staticmethod
-    def _weights(n: int) -> Any:
+    def _weights(n: int) -> npt.NDArray[np.float64]:
         weights = np.cumsum(np.arange(1, n + 1, dtype=np.float64) ** -ZIPF_EXPONENT)
-        return weights / weights[-1]
+        shares: npt.NDArray[np.float64] = weights / weights[-1]
+        return shares
 
     def _values(self, random: np.random.Generator, n: int) -> list[bytes]:
         starts = random.integers(0, VALUE_POOL_BYTES, n, endpoint=True).tolist()
@@ -124,13 +127,106 @@ class Workload:
         return out
 
 
+@dataclass
+class EngineFacts:
+    """What is to be said of an engine besides its times; ``error`` says why it did not run.
+
+    ``filter_bits_per_key`` is None where there is no filter, or its size is not told.
+    """
+
+    cannot: list[str]
+    error: str | None = None
+    version: str | None = None
+    load_us_per_key: float | None = None
+    filter_bits_per_key: float | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: without what was not measured."""
+        out: dict[str, object] = {"cannot": self.cannot, "error": self.error}
+        if self.version is not None:
+            out["version"] = self.version
+        if self.load_us_per_key is not None:
+            out["load_us_per_key"] = self.load_us_per_key
+        if self.error is None:
+            out["filter_bits_per_key"] = self.filter_bits_per_key
+        return out
+
+
+@dataclass(frozen=True)
+class Case:
+    """One mix at one temperature.
+
+    Attributes
+    ----------
+    ns, pages : dict
+        Engine to nanoseconds, and to pages read from disk, per operation.
+    ratio : dict
+        Engine to its time over that of plain py-lmdb; empty if that did not run.
+    fastest_peer : str or None
+        The fastest engine that is not ours.
+    ratio_to_fastest : dict
+        Our engines to their time over that of the fastest peer.
+    """
+
+    mix: str
+    absent_share: float
+    temperature: str
+    ns: dict[str, float]
+    ratio: dict[str, Ratio]
+    fastest_peer: str | None
+    ratio_to_fastest: dict[str, Ratio]
+    pages: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """All engines in all cases."""
+
+    keys: int
+    value_bytes: int
+    operations: dict[str, int]
+    rounds: int
+    engines: dict[str, EngineFacts] = field(default_factory=dict)
+    cases: list[Case] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What the project asks of a store in one case, and what was measured."""
+
+    store: str
+    mix: str
+    absent_share: float
+    temperature: str
+    against: str
+    ratio: float
+    quartiles: tuple[float, float]
+    at_most: float
+    met: bool
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of one engine: nanoseconds and 4 KiB pages read from disk per operation, reads that found something."""
+
+    ns: float
+    pages: float
+    hits: int
+
+
+class Runs(Protocol):
+    """What operations can be run on."""
+
+    def run(self, operations: Sequence[Operation], /) -> int: ...
+
+
 def fresh(operations: Sequence[Operation]) -> list[Operation]:
     """The same keys as new objects, as they are when a request has just brought them."""
     return [(bytes(bytearray(key)), value) for key, value in operations]
 
 
-def _run(engine: Engine, operations: Sequence[Operation], cold: bool = False) -> tuple[float, float, int]:
-    """Nanoseconds and 4 KiB pages read from disk per operation, and reads that found something.
+def take_turn(engine: Runs, operations: Sequence[Operation], cold: bool = False) -> Turn:
+    """Run the operations and measure.
 
     Warm operations never wait, so their time is that of the processor (with what the engine does in the background),
     which a busy machine disturbs less; cold ones do, so theirs is that of the clock on the wall.
@@ -142,13 +238,13 @@ def _run(engine: Engine, operations: Sequence[Operation], cold: bool = False) ->
     try:
         before = resource.getrusage(WHO)
         start = now()
-        found = engine.run(own)
+        hits = engine.run(own)
         elapsed = now() - start
         after = resource.getrusage(WHO)
     finally:
         gc.enable()
     pages = (after.ru_inblock - before.ru_inblock) / 8
-    return elapsed / len(own), pages / len(own), found
+    return Turn(elapsed / len(own), pages / len(own), hits)
 
 
 def _chill(engine: Engine, absent: Sequence[bytes]) -> None:
@@ -174,7 +270,7 @@ def measure(
     engines: Sequence[type[Engine]] = ENGINES,
     folder: Path | None = None,
     say: Say = lambda text: None,
-) -> dict[str, Any]:
+) -> Figures:
     """Load every engine with the same keys and time it beside the others.
 
     Parameters
@@ -192,41 +288,19 @@ def measure(
     folder : path, optional
         Where the stores are made; on a disk if ``cold`` is to mean anything.
 
-    Returns
-    -------
-    dict
-        ``engines`` (version, filter size, what it cannot do, or why it did not run) and ``cases``, each with the times,
-        the ratios to plain py-lmdb, and the pages read.
     """
     workload = Workload(keys, absent, new, value_bytes)
-    facts: dict[str, dict[str, Any]] = {}
+    figures = Figures(len(keys), value_bytes, {"warm": n_warm, "cold": n_cold}, rounds)
     running: dict[str, Engine] = {}
-    cases: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=folder) as top:
         try:
             for number, cls in enumerate(engines):
-                fact: dict[str, Any] = {"cannot": list(cls.cannot)}
-                facts[cls.name] = fact
                 say(f"loading {cls.name}")
-                fact["error"] = missing(cls.distribution)
-                if fact["error"] is not None:
-                    continue
-                fact["version"] = importlib.metadata.version(cls.distribution)
-                place = Path(top) / str(number)
-                place.mkdir()
-                try:
-                    engine = cls(place)
-                    running[cls.name] = engine
-                    start = time.perf_counter()
-                    engine.load(workload.items())
-                    fact["load_us_per_key"] = (time.perf_counter() - start) / len(keys) * 1e6
-                    engine.settle(absent[: len(absent) // 2])
-                    size = engine.filter_bytes()
-                    fact["filter_bits_per_key"] = None if size is None else 8 * size / len(keys)
-                except Exception as error:  # a broken peer is named and left out, whatever it raises
-                    fact["error"] = f"{type(error).__name__}: {error}"
-                    if running.pop(cls.name, None) is not None:
-                        engine.close()
+                facts = figures.engines[cls.name] = EngineFacts(list(cls.cannot), missing(cls.distribution))
+                if facts.error is None:
+                    engine = _loaded(cls, Path(top) / str(number), workload, facts)
+                    if engine is not None:
+                        running[cls.name] = engine
             for temperature in temperatures:
                 if temperature == "cold":
                     for engine in running.values():
@@ -236,86 +310,93 @@ def measure(
                 for mix in mixes:
                     for share in absent_shares:
                         say(f"{temperature}, mix {mix}, {share:.0%} of the reads absent")
-                        cases.append(_case(running, workload, MIXES[mix], share, temperature, n_warm, n_cold, rounds))
+                        figures.cases.append(
+                            _case(running, workload, MIXES[mix], share, temperature, figures.operations, rounds)
+                        )
         finally:
             gc.unfreeze()
             for engine in running.values():
                 engine.close()
-    return {
-        "keys": len(keys),
-        "value_bytes": value_bytes,
-        "operations": {"warm": n_warm, "cold": n_cold},
-        "rounds": rounds,
-        "engines": facts,
-        "cases": cases,
-    }
+    return figures
+
+
+def _loaded(cls: type[Engine], place: Path, workload: Workload, facts: EngineFacts) -> Engine | None:
+    """An engine with the first keys of the workload, noted in ``facts``; None, with the reason noted, if it fails."""
+    facts.version = importlib.metadata.version(cls.distribution)
+    place.mkdir()
+    engine = None
+    try:
+        engine = cls(place)
+        start = time.perf_counter()
+        engine.load(workload.items())
+        facts.load_us_per_key = (time.perf_counter() - start) / workload.n_first * 1e6
+        engine.settle(workload.absent[: len(workload.absent) // 2])
+        size = engine.filter_bytes()
+        facts.filter_bits_per_key = None if size is None else 8 * size / workload.n_first
+    except Exception as error:  # a broken peer is named and left out, whatever it raises
+        facts.error = f"{type(error).__name__}: {error}"
+        if engine is not None:
+            engine.close()
+        return None
+    return engine
 
 
 def _case(
-    running: dict[str, Engine], workload: Workload, mix: Mix, share: float, temperature: str, n_warm: int, n_cold: int,
-    rounds: int,
-) -> dict[str, Any]:  # fmt: skip
+    running: Mapping[str, Engine], workload: Workload, mix: Mix, share: float, temperature: str,
+    n_operations: Mapping[str, int], rounds: int,
+) -> Case:  # fmt: skip
     """One mix at one temperature: every engine in turns."""
     cold = temperature == "cold"
     names = [name for name, engine in running.items() if mix.name in engine.mixes]
-    nanoseconds: dict[str, list[float]] = {name: [] for name in names}
-    pages: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(min(rounds, 3) if cold else rounds):
-        operations = workload.operations(mix, share, n_cold if cold else n_warm)
-        answers = {}
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+    taken: dict[str, list[Turn]] = {name: [] for name in names}
+    for number in range(min(rounds, 3) if cold else rounds):
+        operations = workload.operations(mix, share, n_operations[temperature])
+        for name in names[number % len(names) :] + names[: number % len(names)]:
             if cold:
                 _chill(running[name], workload.absent[-N_PRIMING:])
-            elapsed, read, answers[name] = _run(running[name], operations, cold)
+            taken[name].append(take_turn(running[name], operations, cold))
             if cold:
                 running[name].close()
-            nanoseconds[name].append(elapsed)
-            pages[name].append(read)
-        if len(set(answers.values())) > 1:
-            raise RuntimeError(f"mix {mix.name}: the engines found different numbers of keys: {answers}")
-    timings = {name: Timing(tuple(values)) for name, values in nanoseconds.items()}
+        hits = {name: turns[-1].hits for name, turns in taken.items()}
+        if len(set(hits.values())) > 1:
+            raise RuntimeError(f"mix {mix.name}: the engines found different numbers of keys: {hits}")
+    timings = {name: Timing(tuple(turn.ns for turn in turns)) for name, turns in taken.items()}
     base = timings.get(BASELINE)
     peers = [name for name in names if not name.startswith("dlbf")]
     fastest = min(peers, key=lambda name: timings[name].best, default=None)
-    return {
-        "mix": mix.name,
-        "absent_share": share,
-        "temperature": temperature,
-        "ns": {name: timing.best for name, timing in timings.items()},
-        "ratio": {name: timing.ratio(base) for name, timing in timings.items()} if base else {},
-        "fastest_peer": fastest,
-        "ratio_to_fastest": (
+    return Case(
+        mix.name,
+        share,
+        temperature,
+        ns={name: timing.best for name, timing in timings.items()},
+        ratio={name: timing.ratio(base) for name, timing in timings.items()} if base else {},
+        fastest_peer=fastest,
+        ratio_to_fastest=(
             {name: timings[name].ratio(timings[fastest]) for name in names if name not in peers} if fastest else {}
         ),
-        "pages": {name: min(values) for name, values in pages.items()},
-    }
+        pages={name: min(turn.pages for turn in turns) for name, turns in taken.items()},
+    )
 
 
-def bars(figures: dict[str, Any], ours: Sequence[str] = (DlbfStore.name, MappedStore.name)) -> list[dict[str, Any]]:
-    """What the project asks of the store, and what the figures say, for each of ``ours``.
+def bars(cases: Sequence[Case], ours: Sequence[str] = (DlbfStore.name, MappedStore.name)) -> list[Bar]:
+    """What the project asks of the store, and what the cases say, for each of ``ours``.
 
     Ahead of every peer where 95 % of the reads are absent (mixes B and C); at most 1.15 times py-lmdb where none is.
     """
     rows = []
     for name in ours:
-        for case in figures["cases"]:
-            if case["absent_share"] == 0.95 and case["mix"] in "BC" and name in case["ratio_to_fastest"]:
-                against, ratio, limit = case["fastest_peer"], case["ratio_to_fastest"][name], 1.0
-            elif case["absent_share"] == 0.0 and name in case["ratio"]:
-                against, ratio, limit = BASELINE, case["ratio"][name], 1.15
+        for case in cases:
+            peer = case.fastest_peer
+            if case.absent_share == 0.95 and case.mix in "BC" and peer and name in case.ratio_to_fastest:
+                against, ratio, limit = peer, case.ratio_to_fastest[name], 1.0
+            elif case.absent_share == 0.0 and name in case.ratio:
+                against, ratio, limit = BASELINE, case.ratio[name], 1.15
             else:
                 continue
             rows.append(
-                {
-                    "store": name,
-                    "mix": case["mix"],
-                    "absent_share": case["absent_share"],
-                    "temperature": case["temperature"],
-                    "against": against,
-                    "ratio": ratio[0],
-                    "quartiles": ratio[1:],
-                    "at_most": limit,
-                    "met": ratio[0] <= limit,
-                }
-            )
+                Bar(
+                    name, case.mix, case.absent_share, case.temperature, against, ratio[0], ratio[1:], limit,
+                    ratio[0] <= limit,
+                )
+            )  # fmt: skip
     return rows

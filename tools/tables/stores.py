@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dlbf.bench.scale import STORE_FIGURES
+from dlbf.bench.scale_results import STORE_FIGURES
 from tools.tables.cells import Grid, Record, Table, met, number, percent, ratio
 
 __all__ = ["TABLES"]

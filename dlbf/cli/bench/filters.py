@@ -1,12 +1,11 @@
 """``dlbf bench filters``: classical filters beside their peers."""
 
 import click
-from rich.table import Table
 
 from dlbf.bench import filters as section
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import RATE, counted
-from dlbf.cli.bench.output import number, ratio, wide_console, write_json, write_machine
+from dlbf.cli.bench.output import number, ratio, table, wide_console, write_json, write_machine
 from dlbf.cli.console import terminal
 
 __all__ = ["command"]
@@ -29,22 +28,22 @@ def command(n_keys: int, fpr: float, n_queries: int, rounds: int, as_json: bool)
             "data": "URL-like keys made by dlbf.datasets",
             "keys": n_keys,
             "fpr_target": fpr,
-            "rows": [row.to_dict() for row in rows],
+            "rows": rows,
         }
         write_json(figures)
         return
-    table = Table(
-        title=f"{n_keys:,} URL-like keys at {fpr:.2%}; times in ns per key; ratios to rbloom's single query "
-        "(quartiles over rounds)"
-    )
-    headings = ("filter", "bits/key", "measured FPR", "add", "absent", "ratio", "present", "batch", "ratio", "remove")
-    for heading in (*headings, "2 threads", "cannot"):
-        table.add_column(heading, justify="left" if heading in ("filter", "cannot") else "right")
+    shown = table(
+        f"{n_keys:,} URL-like keys at {fpr:.2%}; times in ns per key; ratios to rbloom's single query "
+        "(quartiles over rounds)",
+        ("filter", "bits/key", "measured FPR", "add", "absent", "ratio", "present", "batch", "ratio", "remove",
+         "2 threads", "cannot"),
+        left=("filter", "cannot"),
+    )  # fmt: skip
     for row in rows:
         if row.error:
-            table.add_row(f"{row.name} {row.version}", *["-"] * 10, f"did not run: {row.error}")
+            shown.add_row(f"{row.name} {row.version}", *["-"] * 10, f"did not run: {row.error}")
             continue
-        table.add_row(
+        shown.add_row(
             f"{row.name} {row.version}",
             number(row.bits_per_key, 1),
             "-" if row.fpr is None else f"{row.fpr:.3%}",
@@ -58,5 +57,5 @@ def command(n_keys: int, fpr: float, n_queries: int, rounds: int, as_json: bool)
             "-" if row.threads_speedup is None else f"{row.threads_speedup:.2f}x",
             ", ".join(row.cannot),
         )
-    wide_console(200).print(table)
+    wide_console(200).print(shown)
     write_machine(machine())

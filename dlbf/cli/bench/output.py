@@ -2,15 +2,17 @@
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import click
 from rich.console import Console
+from rich.table import Table
 
+from dlbf.bench.results import plain
+from dlbf.bench.timing import Ratio
 from dlbf.cli.console import terminal
 
-__all__ = ["number", "ratio", "wide_console", "write_json", "write_machine"]
+__all__ = ["met", "number", "ratio", "table", "wide_console", "write_json", "write_machine"]
 
 
 def number(value: float | None, digits: int = 0) -> str:
@@ -18,9 +20,23 @@ def number(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def ratio(value: tuple[float, float, float] | None) -> str:
+def ratio(value: Ratio | None) -> str:
     """A ratio with its quartiles."""
     return "-" if value is None else f"{value[0]:.2f} ({value[1]:.2f}-{value[2]:.2f})"
+
+
+def met(bar: bool) -> str:
+    """Whether a bar is met, in six letters."""
+    return "met   " if bar else "MISSED"
+
+
+def table(title: str, headings: Iterable[str], left: Iterable[str] = ()) -> Table:
+    """An empty table; columns are for numbers, on the right, but for those named as ``left``."""
+    made = Table(title=title)
+    texts = set(left)
+    for heading in headings:
+        made.add_column(heading, justify="left" if heading in texts else "right")
+    return made
 
 
 def wide_console(width: int = 160) -> Console:
@@ -28,9 +44,9 @@ def wide_console(width: int = 160) -> Console:
     return terminal(width=None if sys.stdout.isatty() else width)
 
 
-def write_json(figures: Mapping[str, Any]) -> None:
+def write_json(figures: Mapping[str, object]) -> None:
     """Everything, for a machine, on standard output."""
-    click.echo(json.dumps(figures, indent=2))
+    click.echo(json.dumps(figures, indent=2, default=plain))
 
 
 def write_machine(where: Mapping[str, str]) -> None:

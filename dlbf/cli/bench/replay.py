@@ -1,10 +1,13 @@
 """``dlbf bench replay``: a block list's history through a store."""
 
+from __future__ import annotations
+
 import json
 import math
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -12,6 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import RATE, counted
 from dlbf.cli.console import terminal
+
+if TYPE_CHECKING:
+    from dlbf.bench.replay import Summary
 
 __all__ = ["command"]
 
@@ -46,7 +52,8 @@ def command(
     if something was wrong.
     """
     from dlbf.bench.data import data_folder
-    from dlbf.bench.replay import BAR, Row, draw, made_trace, read_trace, replay
+    from dlbf.bench.pictures import draw_replay
+    from dlbf.bench.replay import Row, made_trace, read_trace, replay
 
     folder = data_folder(data)
     console = terminal(stderr=True)
@@ -77,38 +84,43 @@ def command(
         )  # fmt: skip
     if plot is not None:
         try:
-            draw(result, plot)
+            draw_replay(result, plot)
         except ImportError as error:
             raise click.ClickException(
                 f"the picture needs matplotlib ({error}); install it with: pip install 'dlbf[plot]'"
             ) from error
     if as_json:
-        click.echo(json.dumps({"machine": machine()} | result.asdict(), indent=1, allow_nan=False))
+        click.echo(json.dumps({"machine": machine()} | result.to_dict(), indent=1, allow_nan=False))
     else:
-        figures = result.summary()
-        lines = (
-            ("history", f"{figures['batches']:,} batches, {'made here' if folder is None else 'real'}"),
-            ("insertions", f"{figures['insertions']:,} ({figures['reinsertions']:,} of keys that had left)"),
-            ("deletions", f"{figures['deletions']:,}"),
-            ("live keys", f"at most {figures['most_live_keys']:,}, {figures['live_keys_at_end']:,} at the end"),
-            ("missed keys", f"{figures['missed_keys']:,}"),
-            (
-                "false positives",
-                f"{figures['fpr_overall']:.3%} of {figures['absent_lookups']:,}; worst batch "
-                f"{figures['fpr_worst_batch']:.3%}, bar {BAR * fpr:.3%}",
-            ),
-            ("deleted, absent", f"{figures['deletability']:.2%} of deleted keys are answered by the filter"),
-            (
-                "bits per live key",
-                f"{figures['bits_per_live_key']:.2f} on average, {figures['bits_per_live_key_at_end']:.2f} at the end "
-                f"(least without a model: {math.log2(1 / fpr):.2f})",
-            ),
-            ("rebuilds", f"{figures['rebuilds']}, {figures['rebuild_seconds']:.0f} s of {figures['seconds']:.0f} s"),
-        )
-        for name, text in lines:
-            click.echo(f"{name:<18} {text}")
-        for problem in result.problems[:20]:
-            click.echo(f"WRONG: {problem}")
-        click.echo("ok" if result.ok else f"{len(result.problems)} problems")
+        _write_summary(result.summary(), "made here" if folder is None else "real")
     if not result.ok:
         sys.exit(1)
+
+
+def _write_summary(figures: Summary, history: str) -> None:
+    from dlbf.bench.replay import BAR
+
+    lines = (
+        ("history", f"{figures.batches:,} batches, {history}"),
+        ("insertions", f"{figures.insertions:,} ({figures.reinsertions:,} of keys that had left)"),
+        ("deletions", f"{figures.deletions:,}"),
+        ("live keys", f"at most {figures.most_live_keys:,}, {figures.live_keys_at_end:,} at the end"),
+        ("missed keys", f"{figures.missed_keys:,}"),
+        (
+            "false positives",
+            f"{figures.fpr_overall:.3%} of {figures.absent_lookups:,}; worst batch "
+            f"{figures.fpr_worst_batch:.3%}, bar {BAR * figures.fpr_target:.3%}",
+        ),
+        ("deleted, absent", f"{figures.deletability:.2%} of deleted keys are answered by the filter"),
+        (
+            "bits per live key",
+            f"{figures.bits_per_live_key:.2f} on average, {figures.bits_per_live_key_at_end:.2f} at the end "
+            f"(least without a model: {math.log2(1 / figures.fpr_target):.2f})",
+        ),
+        ("rebuilds", f"{figures.rebuilds}, {figures.rebuild_seconds:.0f} s of {figures.seconds:.0f} s"),
+    )
+    for name, text in lines:
+        click.echo(f"{name:<18} {text}")
+    for problem in figures.problems[:20]:
+        click.echo(f"WRONG: {problem}")
+    click.echo("ok" if figures.ok else f"{len(figures.problems)} problems")

@@ -1,15 +1,20 @@
 """``dlbf bench scale``: what a key costs in small sets and in large ones."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
-from dlbf.cli.bench.output import number, wide_console, write_json, write_machine
+from dlbf.cli.bench.output import met, number, table, wide_console, write_json, write_machine
 from dlbf.cli.console import terminal
+
+if TYPE_CHECKING:
+    from dlbf.bench.scale_results import ScaleFigures
 
 __all__ = ["command"]
 
@@ -23,58 +28,65 @@ __all__ = ["command"]
 def command(max_keys: float, rounds: int, folder: Path | None, plot: Path | None, as_json: bool) -> None:
     """Build, query, rebuild, open, recovery and memory at 100,000 keys, 300,000, a million, ... up to 30 million."""
     from dlbf.bench import scale as section
+    from dlbf.bench.pictures import draw_scale
 
     if max_keys < section.SIZES[0]:
         raise click.UsageError(f"--max-keys: expected at least {section.SIZES[0]:,}, found {max_keys:g}")
     with terminal(stderr=True).status("starting") as status:
-        figures = {"machine": machine(), **section.measure(int(max_keys), rounds, folder, status.update)}
+        figures = section.measure(int(max_keys), rounds, folder, status.update)
     if plot is not None:
         try:
-            section.draw(figures, plot)
+            draw_scale(figures, plot)
         except ImportError as error:
             raise click.ClickException(
                 f"the picture needs matplotlib ({error}); install it with: pip install 'dlbf[plot]'"
             ) from error
     if as_json:
-        write_json(figures)
+        write_json({"machine": machine(), **vars(figures)})
     else:
         _write_tables(figures)
 
 
-def _write_tables(figures: dict[str, Any]) -> None:
-    from dlbf.bench.scale import FIGURES, STORE_FIGURES
+def _write_tables(figures: ScaleFigures) -> None:
+    from dlbf.bench.scale_results import FIGURES
 
     console = wide_console()
-    rows = figures["sizes"]
     for figure, (title, unit) in FIGURES.items():
-        table = Table(title=f"{title}, {unit}")
-        table.add_column("filter")
-        for row in rows:
-            table.add_column(f"{row['keys']:,}", justify="right")
-        table.add_column("slope", justify="right")
-        for name, filters in rows[0]["filters"].items():
-            if figure in filters:
-                values = [number(row["filters"][name][figure], 1) for row in rows]
-                table.add_row(name, *values, f"{figures['slopes'][name][figure]:+.3f}")
-        console.print(table)
-    table = Table(title="store, keys in order")
-    for heading in ("", "unit", *(f"{row['keys']:,}" for row in rows), "slope"):
-        table.add_column(heading, justify="left" if heading in ("", "unit") else "right")
-    for figure, (title, unit) in STORE_FIGURES.items():
-        slope = figures["store_slopes"].get(figure)
-        values = [number(row["store"][figure], 2) for row in rows]
-        table.add_row(title, unit, *values, "-" if slope is None else f"{slope:+.3f}")
-    if "fit_seconds" in rows[0]["filters"].get("LearnedFilter", {}):
-        fits = [f"{row['filters']['LearnedFilter']['fit_seconds']:.2f}" for row in rows]
-        table.add_row("fitting the learned filter to a sample", "s", *fits, "")
-    table.add_row("peak memory of all that", "MiB", *(f"{row['peak_bytes'] / 2**20:,.0f}" for row in rows), "")
-    console.print(table)
+        console.print(_filters_table(figures, figure, f"{title}, {unit}"))
+    console.print(_store_table(figures))
     click.echo("slope: exponent of the power law through the points; 0 is flat, 1 in proportion to the number of keys")
-    for name, reason in rows[0]["missing"].items():
+    for name, reason in figures.sizes[0].missing.items():
         click.echo(f"{name} did not run: {reason}")
-    for row in figures["bars"]:
+    for bar in figures.bars:
         click.echo(
-            f"{'met   ' if row['met'] else 'MISSED'} {row['what']}: grows {row['growth']:.2f} times from a million "
-            f"keys to the largest set, at most {row['at_most']:.2f}"
+            f"{met(bar.met)} {bar.what}: grows {bar.growth:.2f} times from a million "
+            f"keys to the largest set, at most {bar.at_most:.2f}"
         )
-    write_machine(figures["machine"])
+    write_machine(machine())
+
+
+def _filters_table(figures: ScaleFigures, figure: str, title: str) -> Table:
+    shown = table(title, ("filter", *(f"{size.keys:,}" for size in figures.sizes), "slope"), left=("filter",))
+    for name, slopes in figures.slopes.items():
+        if figure in slopes:
+            values = [number(getattr(size.filters[name], figure), 1) for size in figures.sizes]
+            shown.add_row(name, *values, f"{slopes[figure]:+.3f}")
+    return shown
+
+
+def _store_table(figures: ScaleFigures) -> Table:
+    from dlbf.bench.scale_results import LEARNED, STORE_FIGURES
+
+    sizes = figures.sizes
+    shown = table(
+        "store, keys in order", ("", "unit", *(f"{size.keys:,}" for size in sizes), "slope"), left=("", "unit")
+    )
+    for figure, (title, unit) in STORE_FIGURES.items():
+        slope = figures.store_slopes.get(figure)
+        values = [number(getattr(size.store, figure), 2) for size in sizes]
+        shown.add_row(title, unit, *values, "-" if slope is None else f"{slope:+.3f}")
+    if LEARNED in sizes[0].filters:
+        fits = [number(size.filters[LEARNED].fit_seconds, 2) for size in sizes]
+        shown.add_row("fitting the learned filter to a sample", "s", *fits, "")
+    shown.add_row("peak memory of all that", "MiB", *(f"{size.peak_bytes / 2**20:,.0f}" for size in sizes), "")
+    return shown

@@ -1,15 +1,20 @@
 """``dlbf bench store``: the store beside other stores."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
-from dlbf.cli.bench.output import number, wide_console, write_json, write_machine
+from dlbf.cli.bench.output import met, number, table, wide_console, write_json, write_machine
 from dlbf.cli.console import terminal
+
+if TYPE_CHECKING:
+    from dlbf.bench.store import Bar, Case, EngineFacts
 
 __all__ = ["command"]
 
@@ -48,54 +53,63 @@ def command(
             mixes=mixes or tuple("ABCD"), temperatures=temperature or ("warm", "cold"), n_warm=n_warm, n_cold=n_cold,
             rounds=rounds, value_bytes=value_bytes, folder=folder, say=status.update,
         )  # fmt: skip
-    figures = {"machine": machine(), "data": words, **figures, "bars": section.bars(figures)}
+    judged = section.bars(figures.cases)
     if as_json:
-        write_json(figures)
-    else:
-        _write_tables(figures)
+        write_json({"machine": machine(), "data": words, **vars(figures), "bars": judged})
+        return
+    click.echo(f"{words}; values of {value_bytes} bytes")
+    _write_engines(figures.engines)
+    running = [name for name, facts in figures.engines.items() if not facts.error]
+    for heat in ("warm", "cold"):
+        _write_cases(heat, [case for case in figures.cases if case.temperature == heat], running)
+    _write_bars(judged)
+    write_machine(machine())
 
 
-def _write_tables(figures: dict[str, Any]) -> None:
-    console = wide_console()
-    click.echo(f"{figures['data']}; values of {figures['value_bytes']} bytes")
-    running = {name: fact for name, fact in figures["engines"].items() if not fact["error"]}
-    table = Table(title="the stores, loaded in batches of 10,000")
-    for heading in ("store", "version", "load, µs per key", "filter, bits per key", "cannot"):
-        table.add_column(heading, justify="left" if heading in ("store", "version", "cannot") else "right")
-    for name, fact in figures["engines"].items():
-        if fact["error"]:
-            table.add_row(name, fact.get("version", "-"), "-", "-", f"did not run: {fact['error']}")
+def _write_engines(engines: Mapping[str, EngineFacts]) -> None:
+    shown = table(
+        "the stores, loaded in batches of 10,000",
+        ("store", "version", "load, µs per key", "filter, bits per key", "cannot"),
+        left=("store", "version", "cannot"),
+    )
+    for name, facts in engines.items():
+        if facts.error:
+            shown.add_row(name, facts.version or "-", "-", "-", f"did not run: {facts.error}")
             continue
-        bits = number(fact["filter_bits_per_key"], 1)
-        table.add_row(name, fact["version"], number(fact["load_us_per_key"], 1), bits, ", ".join(fact["cannot"]))
-    console.print(table)
-    for temperature in ("warm", "cold"):
-        cases = [case for case in figures["cases"] if case["temperature"] == temperature]
-        if not cases:
-            continue
-        what = "ns per operation (ratio to py-lmdb, quartiles)"
-        table = Table(title=f"{temperature}: {what}" + ("; pages read per operation" if temperature == "cold" else ""))
-        table.add_column("store")
-        for case in cases:
-            table.add_column(f"{case['mix']} {case['absent_share']:.0%}", justify="right")
-        for name in running:
-            table.add_row(name, *(_cell(case, name) for case in cases))
-        wide_console(220).print(table)
-    for row in figures["bars"]:
-        click.echo(
-            f"{'met   ' if row['met'] else 'MISSED'} {row['store']}: mix {row['mix']}, {row['absent_share']:.0%} "
-            f"absent, {row['temperature']}: {row['ratio']:.2f} of {row['against']}'s time, at most {row['at_most']:g}"
-        )
-    write_machine(figures["machine"])
+        bits = number(facts.filter_bits_per_key, 1)
+        shown.add_row(name, facts.version, number(facts.load_us_per_key, 1), bits, ", ".join(facts.cannot))
+    wide_console().print(shown)
 
 
-def _cell(case: dict[str, Any], name: str) -> str:
-    if name not in case["ns"]:
+def _write_cases(temperature: str, cases: list[Case], running: list[str]) -> None:
+    if not cases:
+        return
+    what = "ns per operation (ratio to py-lmdb, quartiles)"
+    shown = table(
+        f"{temperature}: {what}" + ("; pages read per operation" if temperature == "cold" else ""),
+        ("store", *(f"{case.mix} {case.absent_share:.0%}" for case in cases)),
+        left=("store",),
+    )
+    for name in running:
+        shown.add_row(name, *(_cell(case, name) for case in cases))
+    wide_console(220).print(shown)
+
+
+def _cell(case: Case, name: str) -> str:
+    if name not in case.ns:
         return "-"
-    lines = [f"{case['ns'][name]:,.0f}"]
-    if name in case["ratio"]:
-        best, low, high = case["ratio"][name]
+    lines = [f"{case.ns[name]:,.0f}"]
+    if name in case.ratio:
+        best, low, high = case.ratio[name]
         lines += [f"{best:.2f}", f"({low:.2f}-{high:.2f})"]
-    if case["temperature"] == "cold":
-        lines.append(f"{case['pages'][name]:.2f} p")
+    if case.temperature == "cold":
+        lines.append(f"{case.pages[name]:.2f} p")
     return "\n".join(lines)
+
+
+def _write_bars(bars: list[Bar]) -> None:
+    for bar in bars:
+        click.echo(
+            f"{met(bar.met)} {bar.store}: mix {bar.mix}, {bar.absent_share:.0%} "
+            f"absent, {bar.temperature}: {bar.ratio:.2f} of {bar.against}'s time, at most {bar.at_most:g}"
+        )
