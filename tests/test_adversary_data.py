@@ -100,18 +100,18 @@ def test_keyed_sandwich_has_bodegas_bound_at_equal_memory_and_rejects_faster(spl
 
 @pytest.mark.timing
 def test_defence_of_the_store_costs_at_most_a_third(split, model):
-    rows = {row["what"]: row for row in bench.costs(bench.smaller(split, 100_000), model, rounds=40)}
-    for row in rows.values():
-        print(f"\n{row['what']}: {row['with_ns']:.0f} / {row['without_ns']:.0f} ns, {row['ratio'][0]:.2f}", end="")
-    assert rows["Store.get"]["ratio"][0] <= 1.3
-    assert rows["keyed sandwich / bodega"]["ratio"][0] < 1
+    costs = {cost.what: cost for cost in bench.costs(bench.smaller(split, 100_000), model, rounds=40)}
+    for cost in costs.values():
+        print(f"\n{cost.what}: {cost.one_ns:.0f} / {cost.other_ns:.0f} ns, {cost.ratio[0]:.2f}", end="")
+    assert costs["Store.get"].ratio[0] <= 1.3
+    assert costs["keyed sandwich / bodega"].ratio[0] < 1
 
 
 def test_default_store_keeps_its_bound_under_every_attack(split):
     for row in bench.stores(bench.smaller(split, 100_000), QUERIES):
-        print(f"\n{row['attack']}: {row['value']:.4f}", end="")
-        assert row["value"] <= 1.1 * row["stated_bound"]
-        assert row["lost_keys"] == 0
-        assert row["state"] == "filtering"
+        print(f"\n{row.attack}: {row.rate.value:.4f}", end="")
+        assert row.rate.value <= 1.1 * row.stated_bound
+        assert row.lost_keys == 0
+        assert row.state == "filtering"
         # A filter has room for twice the keys there were when it was made (here a fifth more), at 9.8 bits each.
-        assert row["filter_bytes_after"] <= 2 * 9.8 / 8 * 1.3 * row["keys_before"]
+        assert row.filter_bytes_after <= 2 * 9.8 / 8 * 1.3 * row.keys_before

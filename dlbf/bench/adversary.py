@@ -6,6 +6,7 @@ import gc
 import random
 import tempfile
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from dlbf.adversary import (
     BlackBoxMutation,
     Challenge,
     DeletionDriven,
+    Hybrid,
     Oracle,
+    Outcome,
     Pollution,
     StoreFilter,
     WhiteBoxMutation,
@@ -28,8 +31,9 @@ from dlbf.adversary import (
     reveal,
 )
 from dlbf.adversary.games import Setup
+from dlbf.bench.contenders import SECRET
 from dlbf.bench.data import Split
-from dlbf.bench.timing import side_by_side
+from dlbf.bench.timing import Ratio, Say, Work, ask_each_in, call_with_each, fresh, side_by_side
 from dlbf.figures.curves import Curves, Panel
 from dlbf.figures.drawing import draw_curves
 from dlbf.figures.laws import BOUND_SERIES, bound_rows
@@ -38,13 +42,28 @@ from dlbf.learned.evaluation import Rate
 from dlbf.models import Model
 from dlbf.theory import shares_from_scores
 
-__all__ = ["attacks", "costs", "draw_price", "games", "hybrid", "price", "smaller", "stores", "train"]
+__all__ = [
+    "AttackRow",
+    "Built",
+    "Cost",
+    "GameRow",
+    "HybridFigures",
+    "Price",
+    "StoreRow",
+    "attacks",
+    "costs",
+    "draw_price",
+    "games",
+    "hybrid",
+    "price",
+    "smaller",
+    "stores",
+    "train",
+]
 
-SECRET = bytes(range(16))
 FPR = 0.01
 BOUND = 0.05
 MODEL_BYTES = 4096
-Say = Callable[[str], None]
 
 # Name, design, keyed, bound.  A design without regions has its rate for a bound.
 ROWS: tuple[tuple[str, str, bool, float], ...] = (
@@ -90,30 +109,136 @@ def _fit(split: Split, model: Model, design: str, keyed: bool, bound: float, **m
     )  # fmt: skip
 
 
-def _row(found: Rate) -> dict[str, Any]:
-    return {"value": found.value, "interval_99": list(found.interval), "hits": found.hits, "trials": found.trials}
+def _plain_rate(rate: Rate) -> dict[str, object]:
+    """A measured rate, for JSON."""
+    return {"value": rate.value, "interval_99": list(rate.interval), "hits": rate.hits, "trials": rate.trials}
+
+
+@dataclass(frozen=True)
+class AttackRow:
+    """One design, and what each attack on it achieved: name to outcome."""
+
+    name: str
+    design: str
+    keyed: bool
+    bits_per_key: float
+    fpr_planned: float
+    adversarial_fpr_planned: float
+    fpr: Rate
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: the outcomes beside the design."""
+        own = {name: value for name, value in vars(self).items() if name not in ("fpr", "outcomes")}
+        told = {
+            name: _plain_rate(each.queries) | {"bound": each.bound, "lost_keys": each.lost, "refused": each.refused}
+            for name, each in self.outcomes.items()
+        }
+        return own | {"fpr": _plain_rate(self.fpr)} | told
+
+
+@dataclass(frozen=True)
+class StoreRow:
+    """A default store under one attack."""
+
+    attack: str
+    stated_bound: float
+    rate: Rate
+    lost_keys: int
+    keys_before: int
+    keys_after: int
+    filter_bytes_before: int
+    filter_bytes_after: int
+    state: str
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: the rate beside the rest."""
+        rest = {name: value for name, value in vars(self).items() if name not in ("attack", "stated_bound", "rate")}
+        return {"attack": self.attack, "stated_bound": self.stated_bound, **_plain_rate(self.rate), **rest}
+
+
+@dataclass(frozen=True)
+class GameRow:
+    """One game against one target."""
+
+    target: str
+    outcome: Outcome
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: the outcome beside the target."""
+        return {"target": self.target, **self.outcome.to_dict()}
+
+
+@dataclass(frozen=True)
+class Built:
+    """A filter built for a bound and a rate."""
+
+    adversarial_fpr: float
+    fpr: float
+    bits_per_key: float
+
+
+@dataclass(frozen=True)
+class Price:
+    """Bits per key against the bound: the rows of ``bound_rows``, and filters as built."""
+
+    curve: list[dict[str, float]]
+    built: list[Built]
+
+
+@dataclass(frozen=True)
+class HybridFigures:
+    """Two designs of equal memory, and their rates for every adversarial share."""
+
+    bits_per_key: dict[str, float]
+    rates: Hybrid
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: the rates beside the sizes."""
+        return {"bits_per_key": self.bits_per_key, **self.rates.to_dict()}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A read of an absent key with and without the defence; ``one`` and ``other`` name what was compared."""
+
+    what: str
+    one: str
+    one_ns: float
+    other: str
+    other_ns: float
+    ratio: Ratio
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "what": self.what,
+            "with": self.one,
+            "with_ns": self.one_ns,
+            "without": self.other,
+            "without_ns": self.other_ns,
+            "ratio": self.ratio,
+        }
 
 
 def attacks(
     split: Split, model: Model, queries: int = 100_000, changes: int = 20_000, say: Say = lambda text: None,
     only: Sequence[str] = (),
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[AttackRow]:  # fmt: skip
     """Every design under every attack: the rate over distinct absent keys that the attack asked for.
 
     Everything but the secret is revealed to those who can use it.  Attacks that change the contents meet a filter of
     the same targets that was made with room for their keys.
     """
-    rows: list[dict[str, Any]] = []
+    rows = []
     for name, design, keyed, bound in ROWS:
         if only and design not in only:
             continue
         say(f"{name}: fitting")
         lf = _fit(split, model, design, keyed, bound)
-        row: dict[str, Any] = {
-            "name": name, "design": design, "keyed": keyed, "bits_per_key": lf.bits_per_key, "fpr_planned": lf.plan.fpr,
-            "adversarial_fpr_planned": lf.plan.adversarial_fpr,
-            "fpr": _row(lf.evaluate(split.unseen).fpr),
-        }  # fmt: skip
+        row = AttackRow(
+            name, design, keyed, lf.bits_per_key, lf.plan.fpr, lf.plan.adversarial_fpr, lf.evaluate(split.unseen).fpr
+        )
         rows.append(row)
         roomy = _fit(split, model, design, keyed, bound, headroom=1 + changes / len(split.keys))
         for attack in ATTACKS:
@@ -122,16 +247,11 @@ def attacks(
             say(f"{name}: {attack.name}")
             target = roomy.copy() if attack.changes_target else lf
             made = attack(queries, changes=changes if attack.changes_target else 0)
-            found = attack_target(target, split.keys, made, bound=target.plan.adversarial_fpr)
-            row[attack.name] = _row(found.queries) | {
-                "bound": found.bound, "lost_keys": found.lost, "refused": found.refused
-            }  # fmt: skip
+            row.outcomes[attack.name] = attack_target(target, split.keys, made, bound=target.plan.adversarial_fpr)
     return rows
 
 
-def stores(
-    split: Split, queries: int = 100_000, changes: int = 20_000, say: Say = lambda text: None
-) -> list[dict[str, Any]]:
+def stores(split: Split, queries: int = 100_000, changes: int = 20_000, say: Say = lambda text: None) -> list[StoreRow]:
     """A default store under every attack: rate, lost keys, and the size of its filter."""
     from dlbf.storage import Store
 
@@ -155,24 +275,24 @@ def stores(
             attack(queries, changes=oracle.changes).run(oracle)
             after = store.stats()
             rows.append(
-                {
-                    "attack": attack.name,
-                    "stated_bound": before.fpr_target,
-                    **_row(Rate(oracle.hits, oracle.asked, before.fpr_target)),
-                    "lost_keys": oracle.lost(),
-                    "keys_before": before.keys,
-                    "keys_after": after.keys,
-                    "filter_bytes_before": before.filter_bytes,
-                    "filter_bytes_after": after.filter_bytes,
-                    "state": after.state,
-                }
+                StoreRow(
+                    attack=attack.name,
+                    stated_bound=before.fpr_target,
+                    rate=Rate(oracle.hits, oracle.asked, before.fpr_target),
+                    lost_keys=oracle.lost(),
+                    keys_before=before.keys,
+                    keys_after=after.keys,
+                    filter_bytes_before=before.filter_bytes,
+                    filter_bytes_after=after.filter_bytes,
+                    state=after.state,
+                )
             )
     return rows
 
 
 def games(
     split: Split, model: Model, queries: int = 20_000, rounds: int = 5, say: Say = lambda text: None
-) -> list[dict[str, Any]]:
+) -> list[GameRow]:
     """The five challenges, each round with another secret; the best attack that its rules allow."""
 
     def classical(number: int) -> tuple[Any, Collection[bytes]]:
@@ -209,12 +329,11 @@ def games(
             setups = {f"{design}, room for half as many again": with_room(design) for design in ("bodega", "auto")}
         for target, setup in setups.items():
             say(f"game: {name}, {target}")
-            found = play(name, adversary_of(rules), setup, rounds=rounds, forgeries=queries)
-            rows.append({"target": target} | found.to_dict())
+            rows.append(GameRow(target, play(name, adversary_of(rules), setup, rounds=rounds, forgeries=queries)))
     return rows
 
 
-def price(split: Split, model: Model) -> dict[str, Any]:
+def price(split: Split, model: Model) -> Price:
     """Bits per key against the bound, from the scores of these keys; and filters of three bounds as built."""
     key_shares, query_shares, _ = shares_from_scores(
         model.score_many(split.keys), model.score_many(split.negatives), 64
@@ -224,15 +343,16 @@ def price(split: Split, model: Model) -> dict[str, Any]:
     for bound in (0.02, 0.05, 0.2, 1.0):
         for fpr in (0.01, 0.001):
             lf = _fit(split, model, "plbf", True, bound, fpr=fpr)
-            built.append({"adversarial_fpr": bound, "fpr": fpr, "bits_per_key": lf.bits_per_key})
-    return {"curve": bound_rows(key_shares.tolist(), query_shares.tolist(), model_bits, 31), "built": built}
+            built.append(Built(bound, fpr, lf.bits_per_key))
+    return Price(bound_rows(key_shares.tolist(), query_shares.tolist(), model_bits, 31), built)
 
 
-def draw_price(found: dict[str, Any], path: Path) -> None:
+def draw_price(figures: Price, path: Path) -> None:
     """The curve of ``price`` as a picture."""
-    rows = [dict(row) for row in found["curve"]]
-    for row in found["built"]:
-        rows.append({"adversarial FPR": row["adversarial_fpr"], f"built {row['fpr']:g}": row["bits_per_key"]})
+    rows = list(figures.curve)
+    rows += [
+        {"adversarial FPR": each.adversarial_fpr, f"built {each.fpr:g}": each.bits_per_key} for each in figures.built
+    ]
     rows.sort(key=lambda row: row["adversarial FPR"])
     series = (
         *BOUND_SERIES, ("as built (plbf, keyed), 1 %", "built 0.01"), ("as built (plbf, keyed), 0.1 %", "built 0.001")
@@ -241,7 +361,7 @@ def draw_price(found: dict[str, Any], path: Path) -> None:
     draw_curves(Curves("price-of-a-bound", "The price of a bound", (panel,)), path)
 
 
-def hybrid(split: Split, model: Model, bits_per_key: float = 8.0) -> dict[str, Any]:
+def hybrid(split: Split, model: Model, bits_per_key: float = 8.0) -> HybridFigures:
     """bodega and secure-bloom of equal memory for every adversarial share."""
     made = {
         design: _fit(split, model, design, True, 1.0, fpr=None, bits_per_key=bits_per_key)
@@ -249,38 +369,65 @@ def hybrid(split: Split, model: Model, bits_per_key: float = 8.0) -> dict[str, A
     }
     oracle = Oracle(made["bodega"], split.keys, 0, revealed=reveal(made["bodega"]))
     forged = WhiteBoxMutation(0).forge(oracle, 50_000)
-    found = measure_hybrid(made["bodega"], made["secure-bloom"], split.unseen, forged, queries=50_000)
-    return {"bits_per_key": {name: lf.bits_per_key for name, lf in made.items()}} | found.to_dict()
+    rates = measure_hybrid(made["bodega"], made["secure-bloom"], split.unseen, forged, queries=50_000)
+    return HybridFigures({name: lf.bits_per_key for name, lf in made.items()}, rates)
 
 
-def _each(filter_: Any) -> Callable[[Sequence[bytes]], None]:
-    def run(batch: Sequence[bytes]) -> None:
-        for key in batch:
-            key in filter_  # noqa: B015
+class _Compared:
+    """Pieces of work that are timed in one run, and which of them are compared."""
 
-    return run
+    def __init__(self) -> None:
+        self.work: dict[str, Work] = {}
+        self.pairs: list[tuple[str, str, str]] = []
+
+    def add(self, what: str, one: str, other: str, first: Work, second: Work) -> None:
+        """Compare two new pieces of work."""
+        self.work[one], self.work[other] = first, second
+        self.pairs.append((what, one, other))
+
+    def add_to(self, what: str, one: str, other: str, second: Work) -> None:
+        """Compare a known piece of work with a new one."""
+        self.work[other] = second
+        self.pairs.append((what, one, other))
+
+    def measure(self, inputs: Callable[[int], Sequence[bytes]], rounds: int, say: Say) -> list[Cost]:
+        """Time everything in turns."""
+        gc.freeze()  # else every turn would first look at all keys
+        try:
+            times = side_by_side(self.work, inputs, rounds, say)
+        finally:
+            gc.unfreeze()
+        return [
+            Cost(what, one, times[one].best, other, times[other].best, times[one].ratio(times[other]))
+            for what, one, other in self.pairs
+        ]
 
 
-def _gets(store: Any) -> Callable[[Sequence[bytes]], None]:
-    def run(batch: Sequence[bytes]) -> None:
-        get = store.get
-        for key in batch:
-            get(key)
+def _add_filters(compared: _Compared, split: Split, model: Model) -> None:
+    for what, design in (("cuckoo", "cuckoo"), ("auto", "auto"), ("sandwich (slbf)", "slbf")):
+        bound = BOUND if design != "cuckoo" else 1.0
+        first, second = (_fit(split, model, design, secret, bound) for secret in (True, False))
+        one, other = (f"{word} {what}" for word in ("keyed", "unkeyed"))
+        compared.add(f"key in {what}", one, other, ask_each_in(first), ask_each_in(second))
+        compared.add(
+            f"{what}.contains_many", f"{one}, many", f"{other}, many", first.contains_many, second.contains_many
+        )
+    lf = _fit(split, model, "bodega", True, BOUND)
+    compared.add_to("keyed sandwich / bodega", "keyed sandwich (slbf)", "bodega", ask_each_in(lf))
+    compared.add_to(
+        "keyed sandwich / bodega, contains_many", "keyed sandwich (slbf), many", "bodega, many", lf.contains_many
+    )
+    keyed, unkeyed = (dlbf.BloomFilter(len(split.keys), FPR, secret=secret) for secret in (SECRET, None))
+    for bloom in (keyed, unkeyed):
+        bloom.update(split.keys)
+    compared.add("key in BloomFilter", "keyed bloom", "unkeyed bloom", ask_each_in(keyed), ask_each_in(unkeyed))
 
-    return run
 
-
-def costs(split: Split, model: Model, rounds: int = 60, say: Say = lambda text: None) -> list[dict[str, Any]]:
+def costs(split: Split, model: Model, rounds: int = 60, say: Say = lambda text: None) -> list[Cost]:
     """Reads of absent keys with and without the defence, in turns in one run."""
     from dlbf.storage import Store
 
-    pairs: list[tuple[str, str, str]] = []
-    contenders: dict[str, Callable[[Sequence[bytes]], object]] = {}
-
-    def add(what: str, one: str, other: str, first: Any, second: Any) -> None:
-        contenders[one], contenders[other] = first, second
-        pairs.append((what, one, other))
-
+    compared = _Compared()
     with (
         tempfile.TemporaryDirectory() as folder,
         Store(f"{folder}/keyed", sync="none") as keyed,
@@ -292,42 +439,18 @@ def costs(split: Split, model: Model, rounds: int = 60, say: Say = lambda text: 
                 for key in split.keys:
                     txn.put(key, b"")
             store.get(b"")
-        add("Store.get", "keyed store, get", "unkeyed store, get", _gets(keyed), _gets(unkeyed))
-        add("Store.get_many", "keyed store, many", "unkeyed store, many", keyed.get_many, unkeyed.get_many)
+        compared.add(
+            "Store.get",
+            "keyed store, get",
+            "unkeyed store, get",
+            call_with_each(keyed.get),
+            call_with_each(unkeyed.get),
+        )
+        compared.add("Store.get_many", "keyed store, many", "unkeyed store, many", keyed.get_many, unkeyed.get_many)
         say("fitting")
-        for what, design in (("cuckoo", "cuckoo"), ("auto", "auto"), ("sandwich (slbf)", "slbf")):
-            made = [
-                _fit(split, model, design, secret, BOUND if design != "cuckoo" else 1.0) for secret in (True, False)
-            ]
-            one, other = (f"{word} {what}" for word in ("keyed", "unkeyed"))
-            add(f"key in {what}", one, other, *map(_each, made))
-            add(f"{what}.contains_many", f"{one}, many", f"{other}, many", *(lf.contains_many for lf in made))
-        lf = _fit(split, model, "bodega", True, BOUND)
-        contenders["bodega"] = _each(lf)
-        pairs.append(("keyed sandwich / bodega", "keyed sandwich (slbf)", "bodega"))
-        contenders["bodega, many"] = lf.contains_many
-        pairs.append(("keyed sandwich / bodega, contains_many", "keyed sandwich (slbf), many", "bodega, many"))
-        plain = {secret: dlbf.BloomFilter(len(split.keys), FPR, secret=secret) for secret in (SECRET, None)}
-        for f in plain.values():
-            f.update(split.keys)
-        add("key in BloomFilter", "keyed bloom", "unkeyed bloom", _each(plain[SECRET]), _each(plain[None]))
+        _add_filters(compared, split, model)
 
-        def fresh(turn: int) -> list[bytes]:
-            return [bytes(bytearray(key)) for key in random.Random(turn).choices(split.unseen, k=3000)]
+        def asked(turn: int) -> list[bytes]:
+            return fresh(random.Random(turn).choices(split.unseen, k=3000))
 
-        gc.freeze()  # else every turn would first look at all keys
-        try:
-            times = side_by_side(contenders, fresh, rounds, say)
-        finally:
-            gc.unfreeze()
-    return [
-        {
-            "what": what,
-            "with": one,
-            "with_ns": times[one].best,
-            "without": other,
-            "without_ns": times[other].best,
-            "ratio": times[one].ratio(times[other]),
-        }
-        for what, one, other in pairs
-    ]
+        return compared.measure(asked, rounds, say)

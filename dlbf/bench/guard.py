@@ -1,30 +1,93 @@
-"""Engines with and without a guard before them, same keys, same run, everything in memory."""
+"""``dlbf bench guard``: engines with and without a guard before them, same keys, same run, everything in memory."""
 
 import contextlib
 import importlib.util
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import lmdb
 
-from dlbf.bench.timing import Timing, side_by_side
+from dlbf.bench.timing import Ratio, Say, Timing, Work, call_with_each, side_by_side
 from dlbf.datasets import listed_urls
 from dlbf.storage import Guard
 from dlbf.storage.engines import Adapter, LmdbEngine, SqliteEngine, engine_for
 
-__all__ = ["ENGINES", "against_rocksdb", "bar", "costs"]
+if TYPE_CHECKING:
+    import rocksdict
+
+__all__ = ["ENGINES", "PAIRS", "Bar", "EngineCosts", "Pair", "Read", "Reads", "against_rocksdb", "bar", "costs"]
 
 VALUE = b"v" * 100
 CACHE_BYTES = 1 << 30
 BLOOM_BITS_PER_KEY = 10
 # The bar: RocksDB with its Bloom filter takes so many times as long to say no.
 AT_LEAST = 2.0
-
+OURS, PEER = "dlbf Guard before RocksDB", "RocksDB, Bloom filter"
 
 Maker = Callable[[int], list[bytes]]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A read in nanoseconds, and how many times as long RocksDB with its Bloom filter takes."""
+
+    ns: float
+    peer_over_this: Ratio
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Reads of absent and of present keys, by contender."""
+
+    keys: int
+    absent: dict[str, Read]
+    present: dict[str, Read]
+    guard_bits_per_key: float
+
+
+@dataclass(frozen=True)
+class Bar:
+    """How many times as fast a guard must say no, and says it."""
+
+    ratio: Ratio
+    at_least: float
+    met: bool
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An operation with and without a guard."""
+
+    bare_ns: float
+    guarded_ns: float
+    ratio: Ratio
+
+    @classmethod
+    def of(cls, times: Mapping[str, Timing]) -> "Pair":
+        """The pair of the times of ``bare`` and ``guarded``."""
+        bare, guarded = times["bare"], times["guarded"]
+        return cls(bare.best, guarded.best, guarded.ratio(bare))
+
+
+# The operations whose costs are told.
+PAIRS = ("absent", "present", "put new", "overwrite", "delete", "batch of new")
+
+
+@dataclass(frozen=True)
+class EngineCosts:
+    """What a guard saves and costs before one engine: each of ``PAIRS``."""
+
+    engine: str
+    keys: int
+    pairs: dict[str, Pair]
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: the pairs beside the engine."""
+        return {"engine": self.engine, "keys": self.keys, **self.pairs}
 
 
 def _keys(n_keys: int, n_queries: int) -> tuple[list[bytes], Maker, Maker]:
@@ -42,16 +105,7 @@ def _keys(n_keys: int, n_queries: int) -> tuple[list[bytes], Maker, Maker]:
     return stored, absent, present
 
 
-def _ask(get: Callable[[bytes], Any]) -> Callable[[Sequence[bytes]], object]:
-    def run(batch: Sequence[bytes]) -> object:
-        for key in batch:
-            get(key)
-        return None
-
-    return run
-
-
-def _rocksdb(folder: Path, bloom: bool) -> Any:
+def _rocksdb(folder: Path, bloom: bool) -> "rocksdict.Rdict":
     import rocksdict
 
     options = rocksdict.Options(raw_mode=True)
@@ -64,8 +118,8 @@ def _rocksdb(folder: Path, bloom: bool) -> Any:
 
 
 def against_rocksdb(
-    n_keys: int, n_queries: int, rounds: int, folder: Path | None = None, say: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
+    n_keys: int, n_queries: int, rounds: int, folder: Path | None = None, say: Say = lambda text: None
+) -> Reads:
     """Reads of a guarded RocksDB (its own filter off) beside one with its Bloom filter and one with none."""
     stored, absent, present = _keys(n_keys, n_queries)
     with contextlib.ExitStack() as stack:
@@ -80,30 +134,30 @@ def against_rocksdb(
             database.compact_range(None, None)
         say("reading the keys into the guard")
         guard = stack.enter_context(Guard(databases["guarded"], place / "guard", sync="none"))
-        gets = {
-            "dlbf Guard before RocksDB": guard.get,
-            "RocksDB, Bloom filter": databases["bloom"].get,
+        gets: dict[str, Callable[[bytes], object]] = {
+            OURS: guard.get,
+            PEER: databases["bloom"].get,
             "RocksDB, no filter": databases["none"].get,
         }
-        contenders = {name: _ask(get) for name, get in gets.items()}
+        contenders = {name: call_with_each(get) for name, get in gets.items()}
         for get in gets.values():  # every block into the cache
-            _ask(get)(stored)
-        return {
-            "keys": n_keys,
-            "absent": _figures(side_by_side(contenders, absent, rounds, say), "RocksDB, Bloom filter"),
-            "present": _figures(side_by_side(contenders, present, rounds, say), "RocksDB, Bloom filter"),
-            "guard_bits_per_key": guard.stats().bits_per_key,
-        }
+            call_with_each(get)(stored)
+        return Reads(
+            n_keys,
+            _reads(side_by_side(contenders, absent, rounds, say)),
+            _reads(side_by_side(contenders, present, rounds, say)),
+            guard.stats().bits_per_key,
+        )
 
 
-def _figures(times: dict[str, Timing], peer: str) -> dict[str, Any]:
-    return {name: {"ns": time.best, "peer_over_this": times[peer].ratio(time)} for name, time in times.items()}
+def _reads(times: Mapping[str, Timing]) -> dict[str, Read]:
+    return {name: Read(timing.best, times[PEER].ratio(timing)) for name, timing in times.items()}
 
 
-def bar(figures: dict[str, Any]) -> dict[str, Any]:
+def bar(reads: Reads) -> Bar:
     """Whether the guard is as much faster as was promised."""
-    ratio = figures["absent"]["dlbf Guard before RocksDB"]["peer_over_this"]
-    return {"ratio": ratio, "at_least": AT_LEAST, "met": ratio[0] >= AT_LEAST}
+    ratio = reads.absent[OURS].peer_over_this
+    return Bar(ratio, AT_LEAST, ratio[0] >= AT_LEAST)
 
 
 # --- what a guard costs and saves, engine by engine
@@ -166,7 +220,9 @@ def _open_redis(port: int) -> Iterator[Adapter]:
             engine.release()
 
 
-ENGINES: dict[str, tuple[Callable[[Path], Any], str]] = {
+Opener = Callable[[Path], contextlib.AbstractContextManager[Adapter]]
+# How an engine is opened, and the module it needs.
+ENGINES: dict[str, tuple[Opener, str]] = {
     "dict": (_open_dict, ""),
     "rocksdict": (_open_rocksdict, "rocksdict"),
     "plyvel": (_open_plyvel, "plyvel"),
@@ -182,8 +238,8 @@ def costs(
     rounds: int,
     redis_port: int | None = None,
     folder: Path | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> list[dict[str, Any]]:
+    say: Say = lambda text: None,
+) -> list[EngineCosts]:
     """Reads and writes of every engine that is installed, bare and guarded; times in ns, nothing waits for a disk."""
     opening = {name: how for name, (how, needed) in ENGINES.items() if not needed or importlib.util.find_spec(needed)}
     if redis_port is not None:
@@ -197,40 +253,47 @@ def costs(
             say(f"{name}: loading")
             engine.put_many([(key, VALUE) for key in stored])
             with Guard(engine, Path(place) / "guard", sync="none") as guard:
-                reads = {"bare": _ask(engine.get), "guarded": _ask(guard.get)}
-                row: dict[str, Any] = {"engine": name, "keys": n}
+                reads = {"bare": call_with_each(engine.get), "guarded": call_with_each(guard.get)}
+                pairs = {}
                 for what, keys in (("absent", absent), ("present", present)):
                     say(f"{name}: {what}")
-                    row[what] = _pair(side_by_side(reads, keys, rounds))
+                    pairs[what] = Pair.of(side_by_side(reads, keys, rounds))
                 say(f"{name}: writes")
-                row |= _writes(engine, guard, max(50, asked // 10), rounds)
-        rows.append(row)
+                pairs |= _writes(engine, guard, max(50, asked // 10), rounds)
+        rows.append(EngineCosts(name, n, pairs))
     return rows
 
 
-def _writes(engine: Adapter, guard: Guard, n_keys: int, rounds: int) -> dict[str, dict[str, Any]]:
+def _writes(engine: Adapter, guard: Guard, n_keys: int, rounds: int) -> dict[str, Pair]:
     """New keys, the same again, deletes, and new keys in one batch: each contender its own keys."""
-    contenders: dict[str, Any] = {"bare": (engine.put, engine.delete, engine.put_many)}
-    contenders["guarded"] = (guard.put, guard.delete, guard.update)
-    found: dict[str, dict[str, list[float]]] = {}
+    contenders = {
+        "bare": _actions(engine.put, engine.delete, engine.put_many),
+        "guarded": _actions(guard.put, guard.delete, guard.update),
+    }
+    rounds_of: dict[str, dict[str, list[float]]] = {}
     for turn in range(rounds):
-        for who, (put, delete, put_many) in list(contenders.items())[:: 1 if turn % 2 else -1]:
+        for who, actions in list(contenders.items())[:: 1 if turn % 2 else -1]:
             keys = [b"%s %d %s" % (who.encode(), turn, key) for key in listed_urls(n_keys, seed=2000 + turn)]
-            actions = {
-                "put new": lambda batch, put=put: [put(key, VALUE) for key in batch],
-                "overwrite": lambda batch, put=put: [put(key, VALUE) for key in batch],
-                "delete": lambda batch, delete=delete: [delete(key) for key in batch],
-                "batch of new": lambda batch, put_many=put_many: put_many([(key, VALUE) for key in batch]),
-            }
             for what, action in actions.items():
                 times = side_by_side({who: action}, lambda _, keys=keys: keys, 1)  # type: ignore[misc]
-                found.setdefault(what, {}).setdefault(who, []).extend(times[who].rounds)
-    return {what: _pair({who: Timing(tuple(ns)) for who, ns in times.items()}) for what, times in found.items()}
+                rounds_of.setdefault(what, {}).setdefault(who, []).extend(times[who].rounds)
+    return {what: Pair.of({who: Timing(tuple(ns)) for who, ns in times.items()}) for what, times in rounds_of.items()}
 
 
-def _pair(times: dict[str, Timing]) -> dict[str, Any]:
+def _actions(
+    put: Callable[[bytes, bytes], object],
+    delete: Callable[[bytes], object],
+    put_many: Callable[[list[tuple[bytes, bytes]]], object],
+) -> dict[str, Work]:
+    """The writes that are timed, in their order."""
+
+    def put_each(batch: Sequence[bytes]) -> None:
+        for key in batch:
+            put(key, VALUE)
+
     return {
-        "bare_ns": times["bare"].best,
-        "guarded_ns": times["guarded"].best,
-        "ratio": times["guarded"].ratio(times["bare"]),
+        "put new": put_each,
+        "overwrite": put_each,
+        "delete": call_with_each(delete),
+        "batch of new": lambda batch: put_many([(key, VALUE) for key in batch]),
     }

@@ -7,24 +7,46 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dlbf.bench.data import Split
+from dlbf.bench.timing import Say, Work, call_with_each, fresh
 from dlbf.models import measure, train
 from dlbf.models.model import Model
 
-__all__ = ["SIZES", "bench_models", "quality"]
+__all__ = ["SIZES", "ScoreTimes", "Speed", "Worth", "bench_models", "quality"]
 
 # Bytes and bits per weight of the tables in the comparison.
 SIZES = ((256, 4), (1024, 4), (4096, 4), (8192, 8), (8192, 4), (16384, 4), (32768, 4))
 
 
-def quality(
-    split: Split, sizes: Sequence[tuple[int, int]] = SIZES, say: Callable[[str], None] = lambda text: None
-) -> list[dict[str, Any]]:
+# (fpr, deletability) of the bits per key that are told.
+TARGETS = ((0.01, 0.0), (0.001, 0.0), (0.01, 0.9), (0.001, 0.9))
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a model of one size is worth: KL in nats, and bits per key, the model included, for each of ``TARGETS``."""
+
+    split: str
+    nbytes: int
+    weight_bits: int
+    kl: float
+    kl_float: float
+    kl_integer: float
+    bits: dict[tuple[float, float], float]
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: a name for every target."""
+        out = {name: value for name, value in vars(self).items() if name != "bits"}
+        return out | {f"bits_{fpr:g}_{deletability:g}": bits for (fpr, deletability), bits in self.bits.items()}
+
+
+def quality(split: Split, sizes: Sequence[tuple[int, int]] = SIZES, say: Say = lambda text: None) -> list[Worth]:
     """KL and bits per key of ``ngram`` models of several sizes, on negatives that nothing was fitted on.
 
-    Bits per key include the model and are those of an ideal allocation, for (fpr, deletability).
+    Bits per key include the model and are those of an ideal allocation.
     """
     rows = []
     for n_bytes, weight_bits in sizes:
@@ -39,14 +61,54 @@ def quality(
             progress=False,
         )
         keys, unseen = model.score_many(split.keys), model.score_many(split.unseen)
-        row: dict[str, Any] = {"split": split.name, "nbytes": n_bytes, "weight_bits": weight_bits}
-        row["kl"] = measure(keys, unseen).kl
-        row["kl_float"], row["kl_integer"] = model.report["kl_float"], model.report["kl_integer"]
-        for fpr, deletability in ((0.01, 0.0), (0.001, 0.0), (0.01, 0.9), (0.001, 0.9)):
-            bits = measure(keys, unseen, 8, fpr, deletability).bits_per_key
-            row[f"bits_{fpr:g}_{deletability:g}"] = bits + 8 * n_bytes / len(split.keys)
-        rows.append(row)
+        kl = measure(keys, unseen).kl
+        own = 8 * n_bytes / len(split.keys)
+        bits = {target: measure(keys, unseen, 8, *target).bits_per_key + own for target in TARGETS}
+        report = model.report
+        rows.append(Worth(split.name, n_bytes, weight_bits, kl, report["kl_float"], report["kl_integer"], bits))
     return rows
+
+
+@dataclass(frozen=True)
+class ScoreTimes:
+    """Nanoseconds per key of an LMDB miss and of scores, one by one and in batches."""
+
+    lmdb_miss_ns: float
+    score_ns: float
+    score_many_ns: float
+
+    @property
+    def score_ratio(self) -> float:
+        """A score over a miss."""
+        return self.score_ns / self.lmdb_miss_ns
+
+    @property
+    def score_many_ratio(self) -> float:
+        """A score in a batch over a miss."""
+        return self.score_many_ns / self.lmdb_miss_ns
+
+    def to_dict(self) -> dict[str, float]:
+        """For JSON: with the ratios."""
+        return vars(self) | {"score_ratio": self.score_ratio, "score_many_ratio": self.score_many_ratio}
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast one model is, on keys that are new in every turn and on the same ones again and again.
+
+    ``predict_ns`` is the time of one row in scikit-learn, None for a model without its estimator.
+    """
+
+    kind: str
+    form: str
+    nbytes: int
+    fresh: ScoreTimes
+    same: ScoreTimes
+    predict_ns: float | None
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: without what was not measured."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 # Keys of one turn, half a millisecond: on a busy machine some of many turns run undisturbed, and the best is one of
@@ -57,7 +119,7 @@ BATCH_KEYS = 4000
 
 def bench_models(
     models: Sequence[Model], asked: Sequence[bytes], stored: Sequence[bytes], *, rounds: int = 60
-) -> list[dict[str, Any]]:
+) -> list[Speed]:
     """Time ``score``, ``score_many``, an LMDB miss and ``predict_proba`` on one row, in turns.
 
     Twice: with other keys in every turn, each a new object, as requests bring them; and with the same ones again and
@@ -76,16 +138,15 @@ def bench_models(
 
     Returns
     -------
-    list of dict
-        One per model: ``fresh`` and ``same``, each with ``score_ns``, ``score_many_ns``, ``lmdb_miss_ns`` and the two
-        ratios to it; and ``predict_ns``.
+    list of Speed
+        One per model.
 
     Examples
     --------
     >>> from dlbf.models import no_model
     >>> keys = [b"key %d" % i for i in range(200)]
     >>> rows = bench_models([no_model()], keys[:100], keys[100:], rounds=1)
-    >>> rows[0]["kind"], rows[0]["fresh"]["score_ns"] > 0
+    >>> rows[0].kind, rows[0].fresh.score_ns > 0
     ('none', True)
     """
     import lmdb
@@ -104,29 +165,24 @@ def bench_models(
                     transaction.get(key)
 
         for model in models:
-            row: dict[str, Any] = {"kind": model.kind, "form": model.form, "nbytes": model.nbytes}
-            work: dict[str, tuple[Callable[[Sequence[bytes]], Any], int]] = {
+            work: dict[str, tuple[Work, int]] = {
                 "lmdb_miss_ns": (miss, TURN_KEYS),
-                "score_ns": (_one_by_one(model), TURN_KEYS),
+                "score_ns": (call_with_each(model.score), TURN_KEYS),
                 "score_many_ns": (model.score_many, BATCH_KEYS),
             }
-            for name, keys in (("fresh", asked), ("same", asked[:TURN_KEYS])):
-                best = row[name] = _best(work, keys, rounds)
-                best["score_ratio"] = best["score_ns"] / best["lmdb_miss_ns"]
-                best["score_many_ratio"] = best["score_many_ns"] / best["lmdb_miss_ns"]
+            fresh_times, same_times = (ScoreTimes(**_best(work, keys, rounds)) for keys in (asked, asked[:TURN_KEYS]))
+            predict_ns = None
             estimator, features = model.estimator, model.features
             if estimator is not None and features is not None:
                 predict = getattr(estimator, "predict_proba", None) or estimator.decision_function
                 matrix = features.transform([asked[0]])
-                row |= _best({"predict_ns": (_same_row(predict, matrix), 1)}, asked, rounds)
-            rows.append(row)
+                predict_ns = _best({"predict": (_same_row(predict, matrix), 1)}, asked, rounds)["predict"]
+            rows.append(Speed(model.kind, model.form, model.nbytes, fresh_times, same_times, predict_ns))
         environment.close()
     return rows
 
 
-def _best(
-    work: dict[str, tuple[Callable[[Sequence[bytes]], Any], int]], keys: Sequence[bytes], rounds: int
-) -> dict[str, float]:
+def _best(work: dict[str, tuple[Work, int]], keys: Sequence[bytes], rounds: int) -> dict[str, float]:
     """The best time per key of each piece of work, in nanoseconds; the pieces take turns.
 
     Each turn asks for the next keys, as new objects; for the same ones if there are no more than it needs.
@@ -137,20 +193,12 @@ def _best(
     kept = {name: list(itertools.islice(itertools.cycle(keys), n)) for name, (_, n) in work.items()}
     for _ in range(rounds):
         for name, (call, n) in work.items():
-            batch = kept[name] if same else [bytes(bytearray(key)) for key in itertools.islice(batches[name], n)]
+            batch = kept[name] if same else fresh(itertools.islice(batches[name], n))
             started = time.perf_counter_ns()
             call(batch)
             best[name] = min(best[name], (time.perf_counter_ns() - started) / n)
     return best
 
 
-def _one_by_one(model: Model) -> Callable[[Sequence[bytes]], None]:
-    def run(keys: Sequence[bytes], score: Callable[[bytes], int] = model.score) -> None:
-        for key in keys:
-            score(key)
-
-    return run
-
-
-def _same_row(predict: Callable[[Any], Any], matrix: Any) -> Callable[[Sequence[bytes]], Any]:
+def _same_row(predict: Callable[[Any], object], matrix: Any) -> Work:
     return lambda keys: predict(matrix)

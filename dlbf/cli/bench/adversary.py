@@ -1,16 +1,21 @@
 """``dlbf bench adversary``: attacks, games, the price of a bound and the cost of the defence."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
-from dlbf.cli.bench.output import ratio, wide_console, write_json, write_machine
+from dlbf.cli.bench.output import ratio, table, wide_console, write_json, write_machine
 from dlbf.cli.console import terminal
+
+if TYPE_CHECKING:
+    from dlbf.bench.adversary import AttackRow, Cost, GameRow, HybridFigures, Price, StoreRow
+    from dlbf.learned.evaluation import Rate
 
 __all__ = ["command"]
 
@@ -38,100 +43,134 @@ def command(
 
     folder = data_folder(data)
     wanted = only or SECTIONS
-    figures: dict[str, Any] = {"machine": machine()}
+    attacks, stores, games, price, hybrid, costs = None, None, None, None, None, None
     with terminal(stderr=True).status("reading keys") as status:
         split = made_split(n_keys) if folder is None else random_split(*read_urls(folder))
         split = section.smaller(split, n_keys)
-        figures |= {"keys": len(split.keys), "queries": queries, "changes": changes}
         status.update("training one model for all designs")
         model = section.train(split)
         if "attacks" in wanted:
-            figures["attacks"] = section.attacks(split, model, queries, changes, status.update, designs)
+            attacks = section.attacks(split, model, queries, changes, status.update, designs)
         if "store" in wanted:
-            figures["store"] = section.stores(split, queries, changes, status.update)
+            stores = section.stores(split, queries, changes, status.update)
         if "games" in wanted:
-            figures["games"] = section.games(split, model, max(1, queries // 5), 5, status.update)
+            games = section.games(split, model, max(1, queries // 5), 5, status.update)
         if "price" in wanted or picture is not None:
             status.update("planning and building for several bounds")
-            figures["price"] = section.price(split, model)
-        if picture is not None:
-            section.draw_price(figures["price"], picture)
+            price = section.price(split, model)
+        if picture is not None and price is not None:
+            section.draw_price(price, picture)
         if "hybrid" in wanted:
             status.update("mixing ordinary and forged queries")
-            figures["hybrid"] = section.hybrid(split, model)
+            hybrid = section.hybrid(split, model)
         if "cost" in wanted:
-            figures["cost"] = section.costs(split, model, rounds, status.update)
+            costs = section.costs(split, model, rounds, status.update)
     if as_json:
-        write_json(figures)
+        figures = {
+            "attacks": attacks, "store": stores, "games": games, "price": price, "hybrid": hybrid, "cost": costs,
+        }  # fmt: skip
+        told = {name: figure for name, figure in figures.items() if figure is not None}
+        write_json({"machine": machine(), "keys": len(split.keys), "queries": queries, "changes": changes, **told})
         return
-    _tables(wide_console(170), figures)
-    write_machine(figures["machine"])
+    console = wide_console(170)
+    if attacks is not None:
+        console.print(_attacks_table(attacks, len(split.keys), queries))
+    if stores is not None:
+        console.print(_stores_table(stores))
+    if games is not None:
+        console.print(_games_table(games))
+    if price is not None:
+        console.print(_price_table(price))
+    if hybrid is not None:
+        console.print(_hybrid_table(hybrid))
+        _write_crossover(hybrid)
+    _write_costs(costs or [])
+    write_machine(machine())
 
 
-def _measured(found: dict[str, Any] | None) -> str:
-    if found is None:
+def _measured(rate: Rate | None) -> str:
+    if rate is None:
         return "-"
-    low, high = found["interval_99"]
-    return f"{found['value']:.4f} ({low:.4f}-{high:.4f})"
+    low, high = rate.interval
+    return f"{rate.value:.4f} ({low:.4f}-{high:.4f})"
 
 
-def _tables(console: Console, figures: dict[str, Any]) -> None:
+def _attacks_table(rows: list[AttackRow], n_keys: int, queries: int) -> Table:
     from dlbf.adversary import ATTACKS
 
     names = [attack.name for attack in ATTACKS]
-    if "attacks" in figures:
-        table = Table(
-            title=f"{figures['keys']:,} keys, {figures['queries']:,} distinct absent keys asked by each attack: "
-            "share answered 'maybe' (99 % interval)"
-        )
-        for heading in ("design", "bits/key", "planned bound", "ordinary FPR", *names, "lost keys"):
-            table.add_column(heading, justify="left" if heading == "design" else "right")
-        for row in figures["attacks"]:
-            lost = sum(row[name]["lost_keys"] for name in names if name in row)
-            table.add_row(
-                row["name"], f"{row['bits_per_key']:.2f}", f"{row['adversarial_fpr_planned']:.4f}",
-                f"{row['fpr']['value']:.4f}", *(_measured(row.get(name)) for name in names), f"{lost}",
-            )  # fmt: skip
-        console.print(table)
-    if "store" in figures:
-        table = Table(title="a default store; its filter's bytes before and after")
-        for heading in ("attack", "stated bound", "measured", "lost keys", "keys", "filter bytes"):
-            table.add_column(heading, justify="left" if heading == "attack" else "right")
-        for row in figures["store"]:
-            table.add_row(
-                row["attack"], f"{row['stated_bound']:g}", _measured(row), f"{row['lost_keys']}",
-                f"{row['keys_before']:,} / {row['keys_after']:,}",
-                f"{row['filter_bytes_before']:,} / {row['filter_bytes_after']:,}",
-            )  # fmt: skip
-        console.print(table)
-    if "games" in figures:
-        table = Table(title="games: share of the keys named at the end that are false positives")
-        for heading in ("challenge", "target", "attack", "bound", "success", "refused"):
-            table.add_column(heading, justify="right" if heading in ("bound", "success", "refused") else "left")
-        for row in figures["games"]:
-            table.add_row(
-                row["challenge"], row["target"], row["attack"], f"{row['bound']:.4f}", _measured(row["forged"]),
-                f"{row['refused']:,}",
-            )  # fmt: skip
-        console.print(table)
-    if "price" in figures:
-        table = Table(title="the price of a bound: bits per key, model included (planned, cells of one bit)")
-        for heading in ("adversarial_fpr", "FPR 1 %", "FPR 0.1 %", "the bound alone"):
-            table.add_column(heading, justify="right")
-        for row in figures["price"]["curve"][::3]:
-            table.add_row(*(f"{row[name]:.3g}" for name in ("adversarial FPR", "FPR 0.01", "FPR 0.001", "floor")))
-        console.print(table)
-    if "hybrid" in figures:
-        found = figures["hybrid"]
-        table = Table(title="forged among ordinary queries at equal memory: measured (predicted)")
-        for heading in ("adversarial share", "bodega", "secure-bloom"):
-            table.add_column(heading, justify="right")
-        for i in range(0, len(found["shares"]), 2):
-            pairs = [f"{found[name][i]:.4f} ({found[f'{name}_predicted'][i]:.4f})" for name in ("learned", "plain")]
-            table.add_row(f"{found['shares'][i]:.2f}", *pairs)
-        console.print(table)
-        cross = [found[f"crossover_{word}"] for word in ("predicted", "measured")]
-        click.echo("crossover: " + ", ".join("none" if at is None else f"{at:.2%}" for at in cross) + " (measured)")
-    for row in figures.get("cost", ()):
-        times = f"{row['with_ns']:.0f} / {row['without_ns']:.0f} ns"
-        click.echo(f"cost     {row['what']:<44} {times:<16} {ratio(row['ratio'])}")
+    shown = table(
+        f"{n_keys:,} keys, {queries:,} distinct absent keys asked by each attack: share answered 'maybe' "
+        "(99 % interval)",
+        ("design", "bits/key", "planned bound", "ordinary FPR", *names, "lost keys"),
+        left=("design",),
+    )
+    for row in rows:
+        rates = {name: outcome.queries for name, outcome in row.outcomes.items()}
+        shown.add_row(
+            row.name, f"{row.bits_per_key:.2f}", f"{row.adversarial_fpr_planned:.4f}", f"{row.fpr.value:.4f}",
+            *(_measured(rates.get(name)) for name in names), f"{sum(each.lost for each in row.outcomes.values())}",
+        )  # fmt: skip
+    return shown
+
+
+def _stores_table(rows: list[StoreRow]) -> Table:
+    shown = table(
+        "a default store; its filter's bytes before and after",
+        ("attack", "stated bound", "measured", "lost keys", "keys", "filter bytes"),
+        left=("attack",),
+    )
+    for row in rows:
+        shown.add_row(
+            row.attack, f"{row.stated_bound:g}", _measured(row.rate), f"{row.lost_keys}",
+            f"{row.keys_before:,} / {row.keys_after:,}",
+            f"{row.filter_bytes_before:,} / {row.filter_bytes_after:,}",
+        )  # fmt: skip
+    return shown
+
+
+def _games_table(rows: list[GameRow]) -> Table:
+    shown = table(
+        "games: share of the keys named at the end that are false positives",
+        ("challenge", "target", "attack", "bound", "success", "refused"),
+        left=("challenge", "target", "attack"),
+    )
+    for row in rows:
+        outcome = row.outcome
+        shown.add_row(
+            outcome.challenge, row.target, outcome.attack, f"{outcome.bound:.4f}", _measured(outcome.forged),
+            f"{outcome.refused:,}",
+        )  # fmt: skip
+    return shown
+
+
+def _price_table(price: Price) -> Table:
+    shown = table(
+        "the price of a bound: bits per key, model included (planned, cells of one bit)",
+        ("adversarial_fpr", "FPR 1 %", "FPR 0.1 %", "the bound alone"),
+    )
+    for row in price.curve[::3]:
+        shown.add_row(*(f"{row[name]:.3g}" for name in ("adversarial FPR", "FPR 0.01", "FPR 0.001", "floor")))
+    return shown
+
+
+def _hybrid_table(hybrid: HybridFigures) -> Table:
+    shown = table(
+        "forged among ordinary queries at equal memory: measured (predicted)",
+        ("adversarial share", "bodega", "secure-bloom"),
+    )
+    rates = hybrid.rates
+    for share, *pair in list(zip(rates.shares, rates.learned, rates.plain, strict=True))[::2]:
+        shown.add_row(f"{share:.2f}", *(f"{rate.value:.4f} ({rate.predicted:.4f})" for rate in pair))
+    return shown
+
+
+def _write_crossover(hybrid: HybridFigures) -> None:
+    places = (hybrid.rates.crossover_predicted, hybrid.rates.crossover_measured)
+    click.echo("crossover: " + ", ".join("none" if at is None else f"{at:.2%}" for at in places) + " (measured)")
+
+
+def _write_costs(costs: list[Cost]) -> None:
+    for cost in costs:
+        times = f"{cost.one_ns:.0f} / {cost.other_ns:.0f} ns"
+        click.echo(f"cost     {cost.what:<44} {times:<16} {ratio(cost.ratio)}")

@@ -1,15 +1,19 @@
 """``dlbf bench guard``: engines with and without a guard."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
-from dlbf.cli.bench.output import ratio, wide_console, write_json, write_machine
+from dlbf.cli.bench.output import met, ratio, table, wide_console, write_json, write_machine
 from dlbf.cli.console import terminal
+
+if TYPE_CHECKING:
+    from dlbf.bench.guard import Bar, EngineCosts, Reads
 
 __all__ = ["command"]
 
@@ -29,47 +33,50 @@ def command(
     """A guarded RocksDB beside RocksDB with its Bloom filter; what a guard saves and costs before every engine."""
     from dlbf.bench import guard as section
 
-    figures: dict[str, Any] = {"machine": machine()}
+    reads, judged, costs = None, None, None
     with terminal(stderr=True).status("starting") as status:
         if not only or "rocksdb" in only:
-            figures["rocksdb"] = section.against_rocksdb(n_keys, n_queries, rounds, folder, status.update)
-            figures["bar"] = section.bar(figures["rocksdb"])
+            reads = section.against_rocksdb(n_keys, n_queries, rounds, folder, status.update)
+            judged = section.bar(reads)
         if not only or "costs" in only:
-            figures["costs"] = section.costs(n_keys, n_queries, rounds, redis_port, folder, status.update)
+            costs = section.costs(n_keys, n_queries, rounds, redis_port, folder, status.update)
     if as_json:
-        write_json(figures)
+        figures = {"machine": machine(), "rocksdb": reads, "bar": judged, "costs": costs}
+        write_json({name: figure for name, figure in figures.items() if figure is not None})
         return
-    console = wide_console()
-    if "rocksdb" in figures:
-        found = figures["rocksdb"]
-        table = Table(
-            title=f"{found['keys']:,} keys in memory; ns per read; how many times as long RocksDB's Bloom filter takes "
-            "(quartiles)"
+    if reads is not None and judged is not None:
+        _write_reads(reads, judged)
+    if costs is not None:
+        _write_costs(costs)
+    write_machine(machine())
+
+
+def _write_reads(reads: Reads, bar: Bar) -> None:
+    shown = table(
+        f"{reads.keys:,} keys in memory; ns per read; how many times as long RocksDB's Bloom filter takes (quartiles)",
+        ("", "absent", "times", "present", "times"),
+        left=("",),
+    )
+    for name, absent in reads.absent.items():
+        present = reads.present[name]
+        shown.add_row(
+            name, f"{absent.ns:.0f}", ratio(absent.peer_over_this), f"{present.ns:.0f}", ratio(present.peer_over_this)
         )
-        for heading in ("", "absent", "times", "present", "times"):
-            table.add_column(heading, justify="right" if heading else "left")
-        for name, absent in found["absent"].items():
-            present = found["present"][name]
-            table.add_row(
-                name, f"{absent['ns']:.0f}", ratio(absent["peer_over_this"]), f"{present['ns']:.0f}",
-                ratio(present["peer_over_this"]),
-            )  # fmt: skip
-        console.print(table)
-        bar = figures["bar"]
-        click.echo(
-            f"{'met   ' if bar['met'] else 'MISSED'} absent reads: {bar['ratio'][0]:.2f} times as fast as RocksDB with "
-            f"its Bloom filter, at least {bar['at_least']:g}"
-        )
-    if "costs" in figures:
-        table = Table(title="µs per operation, bare / guarded (ratio); nothing waits for a disk")
-        names = ("absent", "present", "put new", "overwrite", "delete", "batch of new")
-        for heading in ("engine", "keys", *names):
-            table.add_column(heading, justify="left" if heading == "engine" else "right")
-        for row in figures["costs"]:
-            cells = [
-                f"{row[name]['bare_ns'] / 1e3:.2f} / {row[name]['guarded_ns'] / 1e3:.2f} ({row[name]['ratio'][0]:.2f})"
-                for name in names
-            ]
-            table.add_row(row["engine"], f"{row['keys']:,}", *cells)
-        console.print(table)
-    write_machine(figures["machine"])
+    wide_console().print(shown)
+    click.echo(
+        f"{met(bar.met)} absent reads: {bar.ratio[0]:.2f} times as fast as RocksDB with "
+        f"its Bloom filter, at least {bar.at_least:g}"
+    )
+
+
+def _write_costs(costs: list[EngineCosts]) -> None:
+    from dlbf.bench.guard import PAIRS
+
+    shown = table(
+        "µs per operation, bare / guarded (ratio); nothing waits for a disk", ("engine", "keys", *PAIRS), ("engine",)
+    )
+    for row in costs:
+        pairs = [row.pairs[name] for name in PAIRS]
+        cells = [f"{pair.bare_ns / 1e3:.2f} / {pair.guarded_ns / 1e3:.2f} ({pair.ratio[0]:.2f})" for pair in pairs]
+        shown.add_row(row.engine, f"{row.keys:,}", *cells)
+    wide_console().print(shown)

@@ -1,16 +1,19 @@
 """``dlbf bench learned``: every design, the sizes of auto, and its speed beside its peers."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
-from dlbf.cli.bench.output import number, ratio, wide_console, write_json, write_machine
+from dlbf.cli.bench.output import number, ratio, table, wide_console, write_json, write_machine
 from dlbf.cli.console import terminal
+
+if TYPE_CHECKING:
+    from dlbf.bench.learned import DesignRow, FitTimes, QueryTimes, SizeRow
 
 __all__ = ["command"]
 
@@ -37,7 +40,7 @@ def command(
     folder = data_folder(data)
     wanted = only or SECTIONS
     words = data_words(folder, n_keys)
-    figures: dict[str, Any] = {"machine": machine(), "data": words, "bits_budget": bits_per_key}
+    designs, sizes, queries, fit = None, None, None, None
     with terminal(stderr=True).status("reading keys") as status:
         if folder is None:
             splits = [section.made_split(n_keys)]
@@ -46,57 +49,73 @@ def command(
             splits = [random_split(keys, negatives), hard_split(keys, negatives)]
         first = splits[0]
         if "designs" in wanted:
-            figures["designs"] = section.designs(first, bits_per_key, status.update)
+            designs = section.designs(first, bits_per_key, status.update)
         if "sizes" in wanted or picture is not None:
-            figures["sizes"] = [row for split in splits for row in section.sizes(split, kind, status.update)]
+            sizes = [row for split in splits for row in section.sizes(split, kind, status.update)]
         if "queries" in wanted:
-            figures["queries"] = section.query_times(first, rounds, say=status.update)
+            queries = section.query_times(first, rounds, say=status.update)
         if "fit" in wanted:
-            figures["fit"] = section.fit_times(first, status.update)
-        if picture is not None:
+            fit = section.fit_times(first, status.update)
+        if picture is not None and sizes is not None:
             from dlbf.learned import Explanation
             from dlbf.learned.picture import draw_tradeoff
 
             status.update("drawing")
-            draw_tradeoff(Explanation.from_dict(figures["sizes"][1]["plan"]), picture)
+            draw_tradeoff(Explanation.from_dict(sizes[1].plan), picture)
     if as_json:
-        write_json(figures)
+        figures = {"designs": designs, "sizes": sizes, "queries": queries, "fit": fit}
+        told = {name: figure for name, figure in figures.items() if figure is not None}
+        write_json({"machine": machine(), "data": words, "bits_budget": bits_per_key, **told})
         return
-    console = wide_console()
-    if "designs" in figures:
-        _designs_table(console, figures["designs"], len(first.keys), bits_per_key)
-    if "sizes" in figures:
-        table = Table(title="auto, model included; rates on negatives that nothing was fitted on")
-        for heading in ("split", "keys", "target", "bits/key", "FPR", "deletability", "lost keys", "model", "fit"):
-            table.add_column(heading, justify="left" if heading in ("split", "model") else "right")
-        for row in figures["sizes"]:
-            table.add_row(
-                row["split"], f"{row['keys']:,}", f"{row['fpr_target']:g}, D {row['deletability_target']:g}",
-                f"{row['bits_per_key']:.2f}", f"{row['fpr']:.4%}", number(row["deletability"], 4),
-                str(row["lost_keys"]), row["model"], f"{row['seconds']:.0f} s",
-            )  # fmt: skip
-        console.print(table)
-    for name in ("queries", "fit"):
-        for what, value in figures.get(name, {}).items():
-            text = ratio(value) if isinstance(value, tuple) else f"{value:,.2f}" if isinstance(value, float) else value
-            click.echo(f"{name:<8} {what:<28} {text}")
-    write_machine(figures["machine"])
+    if designs is not None:
+        _write_designs(designs, len(first.keys), bits_per_key)
+    if sizes is not None:
+        _write_sizes(sizes)
+    for name, times in (("queries", queries), ("fit", fit)):
+        if times is not None:
+            _write_times(name, times)
+    write_machine(machine())
 
 
-def _designs_table(console: Console, rows: list[dict[str, Any]], n_keys: int, bits_per_key: float) -> None:
-    table = Table(title=f"every design at {bits_per_key:g} bits per key, {n_keys:,} keys: measured (planned)")
-    for heading in ("design", "bits/key", "FPR", "FNR", "deletability", "forged keys that pass", "ns"):
-        table.add_column(heading, justify="left" if heading == "design" else "right")
+def _write_designs(rows: list[DesignRow], n_keys: int, bits_per_key: float) -> None:
+    shown = table(
+        f"every design at {bits_per_key:g} bits per key, {n_keys:,} keys: measured (planned)",
+        ("design", "bits/key", "FPR", "FNR", "deletability", "forged keys that pass", "ns"),
+        left=("design",),
+    )
 
-    def pair(row: dict[str, Any], name: str) -> str:
-        if row[name] is None:
-            return "-"
-        return f"{row[name]:.5f} ({row[f'{name}_planned']:.5f})"
+    def pair(measured: float | None, planned: float | None) -> str:
+        return "-" if measured is None or planned is None else f"{measured:.5f} ({planned:.5f})"
 
     for row in rows:
-        if "error" in row:
-            table.add_row(row["design"], row["error"])
+        if isinstance(row.figures, str):
+            shown.add_row(row.design, row.figures)
             continue
-        cells = [pair(row, name) for name in ("fpr", "fnr", "deletability", "adversarial_fpr")]
-        table.add_row(row["design"], f"{row['bits_per_key']:.2f}", *cells, number(row["query_absent_ns"]))
-    console.print(table)
+        measured = row.figures
+        shown.add_row(
+            row.design, f"{measured.bits_per_key:.2f}", pair(measured.fpr, measured.fpr_planned),
+            pair(measured.fnr, measured.fnr_planned), pair(measured.deletability, measured.deletability_planned),
+            pair(measured.adversarial_fpr, measured.adversarial_fpr_planned), number(measured.query_absent_ns),
+        )  # fmt: skip
+    wide_console().print(shown)
+
+
+def _write_sizes(rows: list[SizeRow]) -> None:
+    shown = table(
+        "auto, model included; rates on negatives that nothing was fitted on",
+        ("split", "keys", "target", "bits/key", "FPR", "deletability", "lost keys", "model", "fit"),
+        left=("split", "model"),
+    )
+    for row in rows:
+        shown.add_row(
+            row.split, f"{row.keys:,}", f"{row.fpr_target:g}, D {row.deletability_target:g}",
+            f"{row.bits_per_key:.2f}", f"{row.fpr:.4%}", number(row.deletability, 4),
+            str(row.lost_keys), row.model, f"{row.seconds:.0f} s",
+        )  # fmt: skip
+    wide_console().print(shown)
+
+
+def _write_times(name: str, times: QueryTimes | FitTimes) -> None:
+    for what, value in times.to_dict().items():
+        text = ratio(value) if isinstance(value, tuple) else f"{value:,.2f}" if isinstance(value, float) else value
+        click.echo(f"{name:<8} {what:<28} {text}")

@@ -1,12 +1,18 @@
 """``dlbf bench models``: what models are worth and what a score costs."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
-from rich.table import Table
 
 from dlbf.bench.timing import machine
 from dlbf.cli.bench.options import counted
-from dlbf.cli.bench.output import wide_console, write_json, write_machine
+from dlbf.cli.bench.output import table, wide_console, write_json, write_machine
 from dlbf.cli.console import terminal
+
+if TYPE_CHECKING:
+    from dlbf.bench.models import Speed, Worth
 
 __all__ = ["command"]
 
@@ -48,39 +54,36 @@ def command(data: str | None, n_keys: int, rounds: int, quick: bool, as_json: bo
     if as_json:
         write_json({"machine": machine(), "data": words, "quality": worth, "speed": speed})
         return
-    console = wide_console()
-    table = Table(title="ngram models on negatives nothing was fitted on; bits per key include the model")
-    for heading in (
-        "split",
-        "bytes",
-        "weights",
-        "KL",
-        "1 %",
-        "0.1 %",
-        "1 %, D = 0.9",
-        "0.1 %, D = 0.9",
-        "KL float / int",
-    ):
-        table.add_column(heading, justify="left" if heading == "split" else "right")
-    for row in worth:
-        bits = [f"{row[name]:.2f}" for name in ("bits_0.01_0", "bits_0.001_0", "bits_0.01_0.9", "bits_0.001_0.9")]
-        loss = f"{row['kl_float']:.2f} / {row['kl_integer']:.2f}"
-        table.add_row(row["split"], f"{row['nbytes']}", f"int{row['weight_bits']}", f"{row['kl']:.2f}", *bits, loss)
-    console.print(table)
-    table = Table(
-        title="one score of a 45 to 55-byte key beside begin + get of an absent key in LMDB, "
-        f"{min(len(keys), 200_000):,} keys stored"
-    )
-    for heading in (
-        "kind", "bytes", "keys", "score", "score_many", "LMDB miss", "ratio", "ratio, many", "predict, one row",
-    ):  # fmt: skip
-        table.add_column(heading, justify="left" if heading in ("kind", "keys") else "right")
-    for row in speed:
-        for name, keys_are in (("fresh", "other ones every turn"), ("same", "the same 500")):
-            figures = row[name]
-            times = [f"{figures[name]:.0f} ns" for name in ("score_ns", "score_many_ns", "lmdb_miss_ns")]
-            ratios = [f"{figures[name]:.3f}" for name in ("score_ratio", "score_many_ratio")]
-            faster = f"{row['predict_ns'] / figures['score_ns']:.0f}x" if "predict_ns" in row else "-"
-            table.add_row(f"{row['kind']}, {row['form']}", f"{row['nbytes']}", keys_are, *times, *ratios, faster)
-    console.print(table)
+    _write_worth(worth)
+    _write_speed(speed, min(len(keys), 200_000))
     write_machine(machine())
+
+
+def _write_worth(rows: list[Worth]) -> None:
+    from dlbf.bench.models import TARGETS
+
+    shown = table(
+        "ngram models on negatives nothing was fitted on; bits per key include the model",
+        ("split", "bytes", "weights", "KL", "1 %", "0.1 %", "1 %, D = 0.9", "0.1 %, D = 0.9", "KL float / int"),
+        left=("split",),
+    )
+    for row in rows:
+        bits = [f"{row.bits[target]:.2f}" for target in TARGETS]
+        loss = f"{row.kl_float:.2f} / {row.kl_integer:.2f}"
+        shown.add_row(row.split, f"{row.nbytes}", f"int{row.weight_bits}", f"{row.kl:.2f}", *bits, loss)
+    wide_console().print(shown)
+
+
+def _write_speed(rows: list[Speed], n_stored: int) -> None:
+    shown = table(
+        f"one score of a 45 to 55-byte key beside begin + get of an absent key in LMDB, {n_stored:,} keys stored",
+        ("kind", "bytes", "keys", "score", "score_many", "LMDB miss", "ratio", "ratio, many", "predict, one row"),
+        left=("kind", "keys"),
+    )
+    for row in rows:
+        for times, keys_are in ((row.fresh, "other ones every turn"), (row.same, "the same 500")):
+            cells = [f"{ns:.0f} ns" for ns in (times.score_ns, times.score_many_ns, times.lmdb_miss_ns)]
+            cells += [f"{times.score_ratio:.3f}", f"{times.score_many_ratio:.3f}"]
+            cells.append("-" if row.predict_ns is None else f"{row.predict_ns / times.score_ns:.0f}x")
+            shown.add_row(f"{row.kind}, {row.form}", f"{row.nbytes}", keys_are, *cells)
+    wide_console().print(shown)
