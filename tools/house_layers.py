@@ -32,10 +32,12 @@ LAYERS = {
     "adversary": Layer(
         ("dlbf.adversary",), ("ground", "geometry", "kernels", "format", "filters", "theory", "models", "learned")
     ),
+    "figures": Layer(("dlbf.figures",), ("ground", "filters", "theory", "models", "learned", "adversary")),
     # ``import dlbf``: what users see.  Nothing below may ask it for anything.
     "door": Layer(("dlbf",), ("ground", "kernels", "filters", "theory", "models", "learned", "storage")),
     "bench": Layer(
-        ("dlbf.bench",), ("ground", "kernels", "filters", "theory", "models", "learned", "storage", "adversary", "door")
+        ("dlbf.bench",),
+        ("ground", "kernels", "filters", "theory", "models", "learned", "storage", "adversary", "figures", "door"),
     ),
     "report": Layer(
         ("dlbf.report",), ("ground", "kernels", "filters", "theory", "models", "learned", "storage", "door", "bench")
@@ -44,7 +46,7 @@ LAYERS = {
         ("dlbf.cli", "dlbf.__main__"),
         (
             "ground", "kernels", "format", "filters", "theory", "models",
-            "learned", "storage", "adversary", "door", "bench", "report",
+            "learned", "storage", "adversary", "figures", "door", "bench", "report",
         ),
     ),
 }  # fmt: skip

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import dlbf
 from dlbf import models
@@ -101,11 +100,13 @@ def train(split: Split) -> Model:
     )  # fmt: skip
 
 
-def _fit(split: Split, model: Model, design: str, keyed: bool, bound: float, **more: Any) -> LearnedFilter:
-    more.setdefault("fpr", FPR)
+def _fit(
+    split: Split, model: Model, design: str, keyed: bool, bound: float, *, fpr: float | None = FPR,
+    bits_per_key: float | None = None, headroom: float = 1.0,
+) -> LearnedFilter:  # fmt: skip
     return LearnedFilter.fit(
         split.keys, split.negatives, design=design, model=model, adversarial_fpr=bound,
-        secret=SECRET if keyed else None, progress=False, **more,
+        secret=SECRET if keyed else None, progress=False, fpr=fpr, bits_per_key=bits_per_key, headroom=headroom,
     )  # fmt: skip
 
 
@@ -295,20 +296,20 @@ def games(
 ) -> list[GameRow]:
     """The five challenges, each round with another secret; the best attack that its rules allow."""
 
-    def classical(number: int) -> tuple[Any, Collection[bytes]]:
+    def classical(number: int) -> tuple[dlbf.BloomFilter, Collection[bytes]]:
         f = dlbf.BloomFilter(len(split.keys), FPR, secret=number.to_bytes(16, "little"))
         f.update(split.keys)
         return f, split.keys
 
-    def learned(number: int) -> tuple[Any, Collection[bytes]]:
+    def learned(number: int) -> tuple[LearnedFilter, Collection[bytes]]:
         secret = number.to_bytes(16, "little")
         return LearnedFilter.fit(
             split.keys, split.negatives, fpr=FPR, adversarial_fpr=BOUND, design="bodega", model=model, secret=secret,
             progress=False,
         ), split.keys  # fmt: skip
 
-    def with_room(design: str) -> Setup:
-        def setup(number: int) -> tuple[Any, Collection[bytes]]:
+    def with_room(design: str) -> Callable[[int], tuple[LearnedFilter, Collection[bytes]]]:
+        def setup(number: int) -> tuple[LearnedFilter, Collection[bytes]]:
             return LearnedFilter.fit(
                 split.keys, split.negatives, fpr=FPR, adversarial_fpr=BOUND, design=design, model=model,
                 secret=number.to_bytes(16, "little"), headroom=1.5, progress=False,

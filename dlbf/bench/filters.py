@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from dlbf.bench.contenders import OURS, PEERS, Contender, ask_each, n_learnt, size_in_bits
 from dlbf.bench.timing import Ratio, Say, Timing, Work, fresh, side_by_side
@@ -47,7 +47,13 @@ class Row:
     error: str | None = None
 
 
-def _threads_speedup(filter_: Any, batch: Sequence[bytes]) -> float:
+class Batched(Protocol):
+    """A filter that takes batches."""
+
+    def contains_many(self, keys: Sequence[bytes], /) -> object: ...
+
+
+def _threads_speedup(filter_: Batched, batch: Sequence[bytes]) -> float:
     """Work two threads do in the time one needs for half of it."""
     halves = [list(batch[: len(batch) // 2]), list(batch[len(batch) // 2 :])]
     best = 0.0

@@ -2,15 +2,19 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from dlbf.bench.replay import BAR, Replay, Row
 from dlbf.bench.scale_results import PEER, ScaleFigures
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = ["draw_replay", "draw_scale"]
 
 
-def _pyplot() -> Any:
+def _pyplot() -> ModuleType:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -63,7 +67,7 @@ def draw_replay(result: Replay, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _draw_bits(axes: Any, rows: list[Row], fpr_target: float) -> None:
+def _draw_bits(axes: "Axes", rows: list[Row], fpr_target: float) -> None:
     axes.plot(range(len(rows)), [row.bits_per_key for row in rows], color="#1b9e77", linewidth=1)
     rebuilds = [number for number, row in enumerate(rows) if row.rebuilt]
     axes.plot(
@@ -77,7 +81,7 @@ def _draw_bits(axes: Any, rows: list[Row], fpr_target: float) -> None:
     axes.legend(fontsize=8, loc="upper right")
 
 
-def _draw_rates(axes: Any, rows: list[Row], fpr_target: float) -> None:
+def _draw_rates(axes: "Axes", rows: list[Row], fpr_target: float) -> None:
     percents = [100 * row.fpr for row in rows]
     axes.plot(range(len(rows)), percents, ".", markersize=2, color="#1b9e77", label="seen in a batch")
     axes.axhline(100 * fpr_target, color="black", linewidth=1, label="target")

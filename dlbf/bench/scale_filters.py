@@ -3,7 +3,8 @@
 import contextlib
 import gc
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -85,7 +86,13 @@ def measure_filters(n_keys: int, rounds: int, say: Say) -> tuple[dict[str, Filte
     return costs, missing
 
 
-def _build(filters: dict[str, Any], n_keys: int, learnt: int, say: Say) -> dict[str, FilterCosts]:
+class Filled(Protocol):
+    """A filter that keys are added to."""
+
+    def update(self, keys: Sequence[bytes], /) -> object: ...
+
+
+def _build(filters: Mapping[str, Filled], n_keys: int, learnt: int, say: Say) -> dict[str, FilterCosts]:
     """Add all keys to every filter, in turns; the learned one has the first ``learnt`` already."""
     names = list(filters)
     seconds = dict.fromkeys(names, 0.0)

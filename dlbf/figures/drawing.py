@@ -5,9 +5,13 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from dlbf.figures.curves import Claim, Curves, Panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["draw_curves", "need_matplotlib", "write_csv"]
 
@@ -24,7 +28,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, float | str]]) -> None:
             writer.writerow({k: "" if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()})
 
 
-def need_matplotlib() -> Any:
+def need_matplotlib() -> ModuleType:
     """matplotlib's pyplot; without matplotlib an error that names the extra to install."""
     try:
         import matplotlib
@@ -66,7 +70,7 @@ def _claim_lines(claims: Sequence[Claim], width: int) -> list[str]:
     return lines
 
 
-def _draw_series(axis: Any, panel: Panel) -> None:
+def _draw_series(axis: "Axes", panel: Panel) -> None:
     for number, (label, column) in enumerate(panel.series):
         points = [
             (row[panel.x], row[column])
@@ -75,11 +79,14 @@ def _draw_series(axis: Any, panel: Panel) -> None:
         ]
         if not points:
             continue
-        look = {"linewidth": 5.0, "alpha": 0.4} if column in _WIDE else {"linewidth": 1.8}
-        axis.plot(*zip(*points, strict=True), label=label, color=_COLOURS[number], linestyle=_STYLES[number], **look)
+        wide = column in _WIDE
+        axis.plot(
+            *zip(*points, strict=True), label=label, color=_COLOURS[number], linestyle=_STYLES[number],
+            linewidth=5 if wide else 1.8, alpha=0.4 if wide else None,
+        )  # fmt: skip
 
 
-def _draw_marks(axis: Any, panel: Panel) -> None:
+def _draw_marks(axis: "Axes", panel: Panel) -> None:
     for place, label in panel.marks:
         axis.axvline(place, color="0.55", linewidth=0.9, linestyle=":")
         left, right = axis.get_xlim()
@@ -91,7 +98,7 @@ def _draw_marks(axis: Any, panel: Panel) -> None:
         )  # fmt: skip
 
 
-def _draw_panel(axis: Any, panel: Panel) -> None:
+def _draw_panel(axis: "Axes", panel: Panel) -> None:
     _draw_series(axis, panel)
     axis.set_title(panel.title, fontsize=10)
     axis.set_xlabel(_X_LABELS.get(panel.x, panel.x))
