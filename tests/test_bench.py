@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import random
+import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 from click.testing import CliRunner
 from conftest import skip_without_writemap
 
-from dlbf.bench import engines, scale, scale_keys, store
+from dlbf.bench import engines, scale, scale_keys, scale_store, store
 from dlbf.bench.pictures import draw_scale
 from dlbf.bench.scale_results import STORE_FIGURES, FilterCosts, ScaleFigures, SizeFigures, StoreCosts, bars, slope
 from dlbf.cli import build
 from dlbf.cli.bench import SECTIONS
 from dlbf.datasets import listed_urls, ordinary_urls
+from dlbf.storage import Store
 
 
 def run(*arguments):
@@ -228,6 +230,24 @@ def test_store_bars_compare_with_the_fastest_peer_or_lmdb_and_have_the_spread():
         ("B", "RocksDB", 1.5, (1.4, 1.6), False),
         ("B", "py-lmdb", 1.1, (1.0, 1.2), True),
     ]
+
+
+def test_scale_reader_is_not_held_by_a_false_positive(tmp_path):
+    """It waits until the filter answers: one key that the filter lets through must not make it wait for ever."""
+    Store(tmp_path / "empty", sync="none").close()
+    for number in range(64):  # each store has a secret of its own: half of them let the key through
+        path = tmp_path / f"store {number}"
+        with Store(path, fpr=0.5, sync="none") as made:
+            made.update((b"key %d" % i, b"") for i in range(1000))
+            made.rebuild(design="cuckoo")
+            made.get(b"an absent key")
+            if not made.stats().filtered:
+                break
+    else:
+        pytest.fail("no store lets the key through")
+    arguments = [sys.executable, "-c", scale_store.READER, str(path), str(tmp_path / "empty"), "2"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout)[-1] == "filtering"
 
 
 def scale_size(n_keys, ours=1.0, peer=1.0, open_ms=1.0):
