@@ -17,7 +17,8 @@ from click.testing import CliRunner
 
 from dlbf.cli import build
 from dlbf.datasets import listed_urls, ordinary_urls
-from dlbf.report import Targets, collect, gather, prepare, render
+from dlbf.report import Figures, Targets, collect, gather, prepare
+from dlbf.report import render as render_figures
 from dlbf.report.charts import Axis, Series, line_chart, nice_ticks
 from dlbf.report.comparing import peer_rows
 from dlbf.report.wording import file_size, nanoseconds, percent, show_key
@@ -60,6 +61,11 @@ class Reader(HTMLParser):
         self.text.append(data)
 
 
+def render(data):
+    """The page of figures that were read back from JSON."""
+    return render_figures(Figures.from_dict(data))
+
+
 def svgs(page):
     return [ElementTree.fromstring(found) for found in re.findall(r"<svg\b.*?</svg>", page, re.DOTALL)]
 
@@ -100,7 +106,7 @@ def check_page(page, figures):
 def made(keys, negatives, fpr=0.02, deletability=0.5, **more):
     inputs = prepare(gather("keys.txt", [list(keys)], 10**6), gather("asked.txt", [list(negatives)], 10**6))
     # As it is read back from --json.
-    return json.loads(json.dumps(collect(inputs, Targets(fpr, deletability, 1.0), quick=True, **more)))
+    return json.loads(json.dumps(collect(inputs, Targets(fpr, deletability, 1.0), quick=True, **more).to_dict()))
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +239,20 @@ def test_report_of_odd_keys_is_a_whole_page(keys, negatives):
 def test_report_without_keys_is_refused():
     with pytest.raises(ValueError, match="at least one key"):
         made([], [b"x"])
+
+
+def test_figures_come_back_from_json_as_they_were(learned, hopeless):
+    for data in (learned, hopeless):
+        # Names and their order, too: others read this JSON.
+        assert json.dumps(Figures.from_dict(data).to_dict()) == json.dumps(data)
+    described = ["design", "summary", "learned", "deletable", "can_lose_keys", "keyed", "feasible"]
+    row = made([b"one"], [])["designs"][-1]
+    assert list(row) == [*described, "reason"]
+    row = learned["designs"][0]
+    assert list(row) == [
+        *described, "uses_model", "bits_per_key", "bytes", "fpr_predicted", "fpr_measured", "fnr_predicted",
+        "deletability", "deletability_measured", "adversarial_fpr",
+    ]  # fmt: skip
 
 
 # --- the page
@@ -406,8 +426,8 @@ def test_report_tells_a_missing_library_from_a_broken_one(monkeypatch):
         return version(name)
 
     monkeypatch.setattr(importlib.metadata, "version", without_rbloom)
-    rows = {row["name"]: row for row in peer_rows(list(listed_urls(1000)), list(ordinary_urls(3000)), 0.02)}
-    assert rows["rbloom"]["missing"] == "not installed"
+    rows = {row.name: row for row in peer_rows(list(listed_urls(1000)), list(ordinary_urls(3000)), 0.02)}
+    assert rows["rbloom"].missing == "not installed"
 
 
 def test_page_shows_examples_only_when_allowed(learned):
@@ -450,7 +470,8 @@ def test_percent_never_rounds_something_to_nothing_or_to_all():
 
 def test_legends_name_what_their_chart_shows_and_nothing_else(learned):
     other = json.loads(json.dumps(learned))
-    template = {"deletable": True, "fpr_measured": {"hits": 9, "value": 0.01, "low": 0.005, "high": 0.02}}
+    rate = {"hits": 9, "trials": 900, "value": 0.01, "interval_99": [0.005, 0.02]}
+    template = {"deletable": True, "fpr_measured": rate}
     rows = [row for row in other["peers"] if "missing" not in row]
     assert rows
     for name, size, rate in (("far to the right", 500.0, 0.01), ("far below", 8.0, 1e-9), ("well inside", 8.0, 0.01)):
@@ -664,7 +685,7 @@ collect, fsync = dlbf.report.collect, os.fsync
 def comparing(*arguments, say, **more):
     return collect(*arguments, say=lambda *_: os.kill(os.getpid(), signal.SIGINT), **more)
 def fetching(*arguments, **more):
-    return json.load(sys.stdin)
+    return dlbf.report.Figures.from_dict(json.load(sys.stdin))
 def writing(file):
     os.kill(os.getpid(), signal.SIGINT)
     fsync(file)

@@ -236,6 +236,6 @@ def test_toy_goes_through_the_command_line(toy):
 
 
 def test_toy_goes_through_the_report(toy):
-    listed = "from dlbf.report import figures\nfigures.SHORT_LIST = (*figures.SHORT_LIST, 'toy')\n"
+    listed = "from dlbf.report import collecting\ncollecting.SHORT_LIST = (*collecting.SHORT_LIST, 'toy')\n"
     run(toy, listed + CLI, "report", "keys.txt", "absent.txt", "--quick", "-o", "page.html")
     assert "Toy filter" in (toy / "page.html").read_text()

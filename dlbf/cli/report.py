@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -114,7 +113,7 @@ def command(
         inputs = prepare(keys, replace(negatives, is_store=is_store and negatives_file is None))
         try:
             targets = Targets(0.01 if fpr is None else fpr, deletability, adversarial_fpr, secret, seed)
-            figures: dict[str, Any] = collect(inputs, targets, examples=not no_examples, quick=quick, say=report)
+            figures = collect(inputs, targets, examples=not no_examples, quick=quick, say=report)
         except (ValueError, ImportError) as error:
             raise click.ClickException(str(error)) from error
     if output is not None:
@@ -123,9 +122,9 @@ def command(
         except OSError as error:
             raise click.ClickException(f"{output}: cannot be written: {error}") from error
     if as_json:
-        click.echo(json.dumps(figures, indent=2, allow_nan=False))
+        click.echo(json.dumps(figures.to_dict(), indent=2, allow_nan=False))
         return
-    for text in figures["warnings"]:
+    for text in figures.warnings:
         console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
-    click.echo(figures["recommendation"]["sentence"])
+    click.echo(figures.recommendation.sentence)
     click.echo(f"{output}: {output.stat().st_size:,} bytes" if output is not None else "")

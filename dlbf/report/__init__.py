@@ -1,12 +1,13 @@
 """A report on the user's own keys: one HTML page that stands alone, and the same figures as plain data.
 
-``inputs`` samples and cleans, ``comparing`` and ``readpath`` measure, ``figures`` gathers everything into plain data,
-``charts`` and ``page`` draw it.  The page makes no request and runs no script.
+``inputs`` samples and cleans.  ``fitting``, ``comparing``, ``planning``, ``scoring`` and ``readpath`` measure,
+``advice`` finds the words, and ``collecting`` puts it all into ``figures``.  ``page`` shows those with ``charts``,
+``style`` and ``wording``; it makes no request and runs no script.
 """
 
-from dlbf.report.comparing import Targets
-from dlbf.report.figures import collect
-from dlbf.report.inputs import Gathered, Inputs, gather, prepare
-from dlbf.report.page import render
+from dlbf.report.collecting import collect
+from dlbf.report.figures import Figures
+from dlbf.report.inputs import Gathered, Inputs, Targets, gather, prepare
+from dlbf.report.page.document import render
 
-__all__ = ["Gathered", "Inputs", "Targets", "collect", "gather", "prepare", "render"]
+__all__ = ["Figures", "Gathered", "Inputs", "Targets", "collect", "gather", "prepare", "render"]

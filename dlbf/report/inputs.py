@@ -1,18 +1,29 @@
-"""What a report is made from: a sample of the keys, a sample of the absent keys, and what was wrong with them."""
+"""What a report is made from: the targets, and samples of the keys and of the absent keys."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dlbf.kernels.hashing import hash64_many
 
-__all__ = ["Gathered", "Inputs", "gather", "prepare"]
+__all__ = ["UNSEEN_ONE_IN", "Gathered", "Inputs", "Targets", "gather", "prepare", "sample_evenly"]
 
 # One absent key in so many is kept for measuring alone: nothing is trained, cut or sized by it.
 UNSEEN_ONE_IN = 4
 # Separates the choice of the unseen from every other use of the hash.
 UNSEEN_SECRET = b"dlbf report: out"
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What was asked for."""
+
+    fpr: float
+    deletability: float
+    adversarial_fpr: float
+    secret: bytes | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,8 +58,8 @@ def gather(name: str, batches: Iterable[list[bytes]], at_most: int, seed: int = 
 
     Examples
     --------
-    >>> found = gather("numbers", ([b"%d" % i] for i in range(1000)), at_most=10)
-    >>> found.total, len(found.sample), found.sampled
+    >>> numbers = gather("numbers", ([b"%d" % i] for i in range(1000)), at_most=10)
+    >>> numbers.total, len(numbers.sample), numbers.sampled
     (1000, 10, True)
     """
     if at_most < 1:
@@ -116,3 +127,11 @@ def prepare(keys: Gathered, negatives: Gathered) -> Inputs:
         overlapping=len(negatives.sample) - len(absent),
         repeated_negatives=len(absent) - len(set(absent)),
     )
+
+
+def sample_evenly(items: Sequence[bytes], at_most: int) -> list[bytes]:
+    """At most so many, evenly spread: a sorted file is not cut off."""
+    if len(items) <= at_most:
+        return list(items)
+    step = len(items) / at_most
+    return [items[int(i * step)] for i in range(at_most)]

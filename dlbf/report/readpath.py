@@ -1,4 +1,4 @@
-"""Where the time of a read goes: hash, model, filter, and the LMDB read that a filter saves."""
+"""Measures where the time of a read goes: hash, model, filter, and the LMDB read that a filter saves."""
 
 import gc
 import tempfile
@@ -12,8 +12,10 @@ from dlbf.filters.base import Filter
 from dlbf.kernels.hashing import hash64_many
 from dlbf.learned import LearnedFilter
 from dlbf.models import no_model
+from dlbf.report.figures import Built, ReadPath, StepTimes
+from dlbf.report.progress import Say, say_nothing
 
-__all__ = ["measure_read_path"]
+__all__ = ["add_up", "measure_steps"]
 
 # Turns are short, so that on a busy machine some run undisturbed; the best of each chunk of keys counts.
 CHUNK = 500
@@ -21,17 +23,19 @@ N_CHUNKS = 8
 # Keys put into the temporary LMDB environment at most: beyond this its depth, and so its time, hardly grows.
 MAX_STORED = 200_000
 VALUE = bytes(64)
+# What a read from a disk is taken to cost, in nanoseconds, where the page shows one; said to be an assumption there.
+DISK_READ_NS = 100_000
 
 
-def measure_read_path(
+def measure_steps(
     learned: LearnedFilter,
     plain: Filter,
     keys: Sequence[bytes],
     absent: Sequence[bytes],
     secret: bytes | None = None,
     rounds: int = 20,
-    progress: Callable[[float], None] = lambda fraction: None,
-) -> dict[str, Any] | None:
+    say: Say = say_nothing,
+) -> StepTimes | None:
     """Nanoseconds per key of each step, taken in turns in one run.
 
     Parameters
@@ -44,14 +48,13 @@ def measure_read_path(
         Of the filters, for the time of the hash.
     rounds : int
         Turns of each piece.
-    progress : callable
+    say : callable
         Told how far it is, from 0 to 1.
 
     Returns
     -------
-    dict or None
-        None where there is nothing to ask for.  ``hash_ns``, ``model_ns`` and ``filter_ns`` are those of a batch;
-        ``call_ns`` is what reading the key and one call from Python add; together they are ``learned_ns``.
+    StepTimes or None
+        None where there is nothing to ask for.
     """
     import lmdb
 
@@ -66,29 +69,20 @@ def measure_read_path(
             with environment.begin(write=True) as transaction:
                 for key in stored:
                     transaction.put(key, VALUE)
-            best = _times(learned, plain, environment, stored, asked, secret, rounds, progress)
+            best = _times(learned, plain, environment, stored, asked, secret, rounds, say)
         finally:
             environment.close()
     # Every batch reads its keys from the list; what is left belongs to the step.
     batch, reading = best["batch"], min(best["reading"], best["batch"])
-    model = min(max(0.0, best["model"] - reading), batch - reading) if learned.model.kind != "none" else 0.0
-    hashing = min(max(0.0, best["hash"] - reading), batch - reading - model)
-    return {
-        "asked_keys": len(asked),
-        "stored_keys": len(stored),
-        "mean_key_bytes": float(np.mean([len(key) for key in asked])),
-        "rounds": rounds,
-        "hash_ns": hashing,
-        "model_ns": model,
-        "filter_ns": batch - reading - model - hashing,
-        "call_ns": max(0.0, best["learned"] - batch) + reading,
-        "learned_ns": max(best["learned"], batch),
-        "learned_batch_ns": batch,
-        "plain_ns": best["plain"],
-        "lmdb_miss_ns": best["miss"],
-        "lmdb_hit_ns": best["hit"],
-        "learned_hit_ns": best["learned_hit"],
-    }
+    model_ns = min(max(0.0, best["model"] - reading), batch - reading) if learned.model.kind != "none" else 0.0
+    hash_ns = min(max(0.0, best["hash"] - reading), batch - reading - model_ns)
+    return StepTimes(
+        len(asked), len(stored), float(np.mean([len(key) for key in asked])), rounds, hash_ns=hash_ns,
+        model_ns=model_ns, filter_ns=batch - reading - model_ns - hash_ns,
+        call_ns=max(0.0, best["learned"] - batch) + reading, learned_ns=max(best["learned"], batch),
+        learned_batch_ns=batch, plain_ns=best["plain"], lmdb_miss_ns=best["miss"], lmdb_hit_ns=best["hit"],
+        learned_hit_ns=best["learned_hit"],
+    )  # fmt: skip
 
 
 def _times(
@@ -99,7 +93,7 @@ def _times(
     asked: Sequence[bytes],
     secret: bytes | None,
     rounds: int,
-    progress: Callable[[float], None],
+    say: Say,
 ) -> dict[str, float]:
     def ask(filter_: Filter) -> Callable[[Sequence[bytes]], None]:
         def run(batch: Sequence[bytes]) -> None:
@@ -134,7 +128,7 @@ def _times(
     gc.disable()
     try:
         for turn in range(rounds):
-            progress(turn / rounds)
+            say("timing", turn / rounds)
             for chunk in range(n_chunks):
                 for name, (call, source) in work.items():
                     # Fresh objects: a key that has been asked for before would have a hash of its own.
@@ -146,3 +140,31 @@ def _times(
     finally:
         gc.enable()
     return {name: float(np.mean(times)) for name, times in best.items()}
+
+
+def add_up(times: StepTimes, main: Built, plain: Built | None) -> ReadPath:
+    """What the recommended filter, and one without a model, cost and save for a request."""
+    fpr = main.fpr
+    plain_fpr = (plain or main).fpr_predicted
+    miss = times.lmdb_miss_ns
+
+    def pays_from(look: float) -> float | None:
+        """Share of requests for absent keys above which the filter saves time, if a look costs so much."""
+        saved, extra = (1 - fpr) * look - times.learned_ns, times.learned_hit_ns
+        return extra / (extra + saved) if saved > 0 else None
+
+    return ReadPath(
+        times,
+        fpr=fpr,
+        plain_fpr=plain_fpr,
+        learned=main.uses_model,
+        absent_ns=times.learned_ns + fpr * miss,
+        absent_plain_ns=times.plain_ns + plain_fpr * miss,
+        saved_share=1 - (times.learned_ns + fpr * miss) / miss,
+        passes_per_1000=1000 * fpr,
+        disk_read_ns=DISK_READ_NS,
+        disk_without_ns=1000.0 * DISK_READ_NS,
+        disk_with_ns=1000 * (times.learned_ns + fpr * DISK_READ_NS),
+        pays_from=pays_from(miss),
+        disk_pays_from=pays_from(DISK_READ_NS),
+    )

@@ -6,6 +6,7 @@ from dlbf.filters.kinds import BASES
 from dlbf.theory.designs import DESIGNS
 
 __all__ = [
+    "SHORT_LIST",
     "bits",
     "count",
     "design_title",
@@ -18,6 +19,8 @@ __all__ = [
     "show_key",
 ]
 
+# What people compare first; the page has the others behind a click.
+SHORT_LIST = ("auto", "cuckoo", "bloom", "counting", "d-left", "plbf", "lbf-2cbf")
 LONGEST_KEY_SHOWN = 72
 
 UNITS = {1e3: "kB", 1e6: "MB", 1e9: "GB", 1e12: "TB"}
