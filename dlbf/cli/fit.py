@@ -15,7 +15,7 @@ from dlbf.cli.reading import input_options, read_keys_from, read_secret
 from dlbf.models.kinds import KINDS
 from dlbf.theory import DESIGNS
 
-__all__ = ["command"]
+__all__ = ["command", "reporter"]
 
 
 @click.command("fit")
@@ -82,7 +82,7 @@ def command(
     )  # fmt: skip
     with bar, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        report = _reporter(bar)
+        report = reporter(bar)
         report(f"reading {keys_file}", 0.0)
         keys = read_keys_from(keys_file, column, format)
         report(f"reading {negatives_file}", 0.0)
@@ -121,7 +121,8 @@ def command(
         click.echo(f"{tradeoff}: bits per key against deletability")
 
 
-def _reporter(bar: Progress) -> Callable[[str, float], None]:
+def reporter(bar: Progress) -> Callable[[str, float], None]:
+    """A function that shows a stage, and how far the whole is, on a progress bar."""
     task = bar.add_task("starting", total=1.0)
 
     def report(stage: str, fraction: float) -> None:

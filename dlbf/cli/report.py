@@ -67,7 +67,7 @@ def command(
     dlbf report keys.csv asked.csv --column url --fpr 0.001 --deletability 0 -o report.html
     dlbf report /var/lib/urls -o report.html
     """
-    from dlbf.cli.fit import _reporter
+    from dlbf.cli.fit import reporter
     from dlbf.report import Targets, collect, gather, prepare, render
 
     if keys_file == negatives_file == "-":
@@ -84,7 +84,7 @@ def command(
         disable=not console.is_terminal,
     )  # fmt: skip
     with bar:
-        report = _reporter(bar)
+        report = reporter(bar)
         report(f"reading {keys_file}", 0.0)
         name = "(none given)"
         found: Iterator[list[bytes]] = iter(())
