@@ -9,8 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import time
+from pathlib import Path
 
 import pytest
 
@@ -483,14 +485,21 @@ def test_other_lmdb_environments_are_told(tmp_path):
     assert "another program" in run("put", tmp_path / "other", "k", "v", code=2).stderr
 
 
-def test_missing_permission_is_told(tmp_path):
-    with Store(tmp_path / "store") as store:
+@pytest.fixture
+def own_folder():
+    """Not one of pytest's, which every session that begins closes to everybody but its user."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_missing_permission_is_told(own_folder):
+    with Store(own_folder / "store") as store:
         store[b"k"] = b"v"
-    (tmp_path / "store" / "data.mdb").chmod(0o400)
-    (tmp_path / "store" / "lock.mdb").chmod(0o400)
-    (tmp_path / "store" / "secret.key").chmod(0o400)
-    (tmp_path / "store").chmod(0o500)
-    tmp_path.chmod(0o700)
+    (own_folder / "store" / "data.mdb").chmod(0o400)
+    (own_folder / "store" / "lock.mdb").chmod(0o400)
+    (own_folder / "store" / "secret.key").chmod(0o400)
+    (own_folder / "store").chmod(0o500)
+    own_folder.chmod(0o700)
     who = os.getuid()
     # Everything is imported before the change of user, who may not be able to read it.
     code = (
@@ -499,17 +508,14 @@ def test_missing_permission_is_told(tmp_path):
     )
     if who == 0:
         who = 65534
-        for folder in (tmp_path / "store", *(tmp_path / "store").iterdir(), tmp_path):
+        for folder in (own_folder / "store", *(own_folder / "store").iterdir(), own_folder):
             try:
                 os.chown(folder, who, -1)
             except PermissionError:
                 pytest.skip("this root may not give files away")
-        for parent in tmp_path.parents:  # pytest's own folders, which only root may pass
-            if not parent.stat().st_mode & 0o001:
-                parent.chmod(0o755)
     for command, words in (
-        (["get", tmp_path / "store", "k"], "for reading too"),
-        (["put", tmp_path / "store", "k", "v"], "to write to it"),
+        (["get", own_folder / "store", "k"], "for reading too"),
+        (["put", own_folder / "store", "k", "v"], "to write to it"),
     ):
         done = subprocess.run(
             [sys.executable, "-c", code, str(who), *map(str, command)], capture_output=True, text=True
@@ -517,12 +523,12 @@ def test_missing_permission_is_told(tmp_path):
         assert done.returncode == 2, done.stderr
         assert words in done.stderr
         assert "mode 400" in done.stderr
-    tmp_path.chmod(0o500)
+    own_folder.chmod(0o500)
     done = subprocess.run(
-        [sys.executable, "-c", code, str(who), "put", str(tmp_path / "new"), "k", "v"], capture_output=True, text=True
+        [sys.executable, "-c", code, str(who), "put", str(own_folder / "new"), "k", "v"], capture_output=True, text=True
     )
-    tmp_path.chmod(0o700)
-    (tmp_path / "store").chmod(0o700)
+    own_folder.chmod(0o700)
+    (own_folder / "store").chmod(0o700)
     assert "to make a store in it" in done.stderr
 
 
