@@ -275,12 +275,12 @@ def test_table_of_designs_is_consistent():
     for name, row in DESIGNS.items():
         assert name == row.name
         assert len(row.members(4, 2)) == 4
-        assert len(row.deleteds(4, 2)) == 4
+        assert len(row.deleted_bases(4, 2)) == 4
         assert row.learned == (row.regions != 1)
         assert not (row.false_negatives and not row.deleted)
     assert DESIGNS["pddbf"].members(4, 1) == ("counters", "counters", "counters", "all")
-    assert DESIGNS["pddbf"].deleteds(4, 1) == (None, None, None, "exact")
-    assert DESIGNS["lbf-3sbf"].deleteds(2) == ("bits", "bits")
+    assert DESIGNS["pddbf"].deleted_bases(4, 1) == (None, None, None, "exact")
+    assert DESIGNS["lbf-3sbf"].deleted_bases(2) == ("bits", "bits")
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
+from dlbf.theory import Plan, plan
 from dlbf.theory.costs import COUNTER_WIDTHS
 from dlbf.theory.designs import DESIGNS, MANY, Design
-from dlbf.theory.planner import Plan, plan
 
 __all__ = ["command"]
 

@@ -19,7 +19,8 @@ from dlbf.theory.formulas import (
     lbf_3sbf_rates,
     slbf_2cbf_split,
 )
-from dlbf.theory.planner import FilterPlan, Plan, RegionPlan, plan
+from dlbf.theory.planner import plan
+from dlbf.theory.plans import FilterPlan, Plan, RegionPlan
 from dlbf.theory.shared_array import SharedArray, optimise_shared_array
 from dlbf.theory.shares import kl_divergence, merge_shares, saved_bits, shares_from_scores
 from dlbf.theory.three_filter import (

@@ -83,7 +83,7 @@ class Design:
         """The member base of each of `n_regions` regions, the top `n_above` of them with the second kind, if any."""
         return _spread(self.member, n_regions, n_above)
 
-    def deleteds(self, n_regions: int, n_above: int = 1) -> tuple[str | None, ...]:
+    def deleted_bases(self, n_regions: int, n_above: int = 1) -> tuple[str | None, ...]:
         """The base of the deleted set of each region; None where there is none."""
         return tuple(
             base if base != "none" else None for base in _spread(self.deleted or ("none",), n_regions, n_above)
