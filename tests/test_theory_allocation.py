@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlbf import theory
-from dlbf.theory.allocation import undominated
 from dlbf.theory.costs import ALL, base_cost, cell_cost
+from dlbf.theory.filter_kinds import undominated
 
 
 def random_problem(rng, n_regions, costs):

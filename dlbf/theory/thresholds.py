@@ -22,8 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dlbf.theory.allocation import Allocation, allocate, lagrangian, undominated
+from dlbf.theory.allocation import Allocation, allocate
 from dlbf.theory.costs import Cost
+from dlbf.theory.filter_kinds import lagrangian, undominated
 from dlbf.theory.shares import as_shares, merge_shares
 
 __all__ = ["Thresholds", "best_thresholds", "cheapest_thresholds"]
