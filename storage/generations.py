@@ -1,8 +1,9 @@
 """The filter of a generation: what it must be able to do, how it becomes bytes, how large the next one is.
 
 This is the one place that knows kinds of filters.  To store another kind, give it the methods of
-``GenerationFilter``, register
-how to open its bytes (``register``) and build it where a design is named (``new_filter``).
+``GenerationFilter``, register how to open its bytes (``register``) and build it where a design is named
+(``new_filter``).  ``dlbf.learned`` is imported only where a filter is learned: a program whose stores have plain
+filters need not load what learned ones bring.
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 from dlbf import format
 from dlbf.errors import FormatError, StoreError, VersionError
+from dlbf.filters.base import open_payload, secret_of, stuck_count
 from dlbf.filters.kinds import BASES, base_of_kind
 from dlbf.filters.tables import CuckooFilter
 from dlbf.geometry import cuckoo_fpr
@@ -121,14 +123,13 @@ def register(kind: int, loader: Loader) -> None:
 def _base_loader(header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> Any:
     row = base_of_kind(header.kind)
     assert row is not None  # registered below
-    return row.cls._from_payload(header, payload, secret, where)
+    return open_payload(row.cls, header, payload, secret, where)
 
 
 def _learned_loader(header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> Any:
-    # Imported here: a program whose stores have plain filters need not load what learned ones bring.
     from dlbf.learned import LearnedFilter
 
-    filter = LearnedFilter._from_payload(header, payload, secret, where)
+    filter = open_payload(LearnedFilter, header, payload, secret, where)
     if not filter.deletable:
         raise FormatError(f"{where}: the design {filter.design!r} cannot forget keys")
     return filter
@@ -192,7 +193,9 @@ def is_learned(filter: Any) -> bool:
 def slack(filter: Any) -> int:
     """Keys that may come, whichever they are, before a part of the filter is nearly full."""
     if is_learned(filter):
-        return int(filter._slack(GROW_AT))
+        from dlbf.learned import regions
+
+        return regions.slack(filter, GROW_AT)
     return grow_at(capacity_of(filter)) - len(filter)
 
 
@@ -214,11 +217,11 @@ def design_of(filter: Any) -> str:
 
 
 def expected_rates(filter: Any, n_keys: int) -> tuple[float, float]:
-    """False-positive rate and deletability of a filter that holds ``n_keys``, for queries like those it was built
-    for."""
+    """False-positive rate and deletability of a filter that holds ``n_keys``, for the queries it was built for."""
     if is_learned(filter):
-        fpr, deletability = filter._expected_rates(n_keys)
-        return float(fpr), float(deletability)
+        from dlbf.learned import regions
+
+        return regions.expected_rates(filter, n_keys)
     if isinstance(filter, CuckooFilter):
         fpr = cuckoo_fpr(n_keys, *filter.geometry)
     else:
@@ -233,18 +236,13 @@ def remainder(filter: Any) -> int:
     by design: there it says nothing, and 0 is the answer.
     """
     if is_learned(filter):
-        if filter.false_negatives or not all(part.row.forgets for part, _, _ in filter._layout):
-            return 0
-        stuck = 0
-        for number in range(len(filter._layout)):
-            inside = filter._part_filter(number)
-            stuck += inside._stuck_count()
-            inside._detach()
-        return max(0, int(filter.approximate_count()) - stuck)
+        from dlbf.learned import regions
+
+        return regions.remainder(filter)
     row = base_of_kind(filter.KIND)
     if row is not None and not row.forgets:
         return 0
-    return int(filter.approximate_count()) - int(filter._stuck_count())
+    return int(filter.approximate_count()) - stuck_count(filter)
 
 
 def rebuilt_capacity(n_keys: int) -> int:
@@ -255,8 +253,10 @@ def rebuilt_capacity(n_keys: int) -> int:
 def enlarged(filter: Any, room: float) -> Any:
     """An empty filter like this one with ``room`` times the room."""
     if is_learned(filter):
-        return filter._relaid([math.ceil(room * n) + 16 for n in filter._region_rooms()])
-    return new_filter("auto", math.ceil(room * capacity_of(filter)), filter.fpr_target, filter._secret)
+        from dlbf.learned import regions
+
+        return regions.relaid(filter, [math.ceil(room * n) + 16 for n in regions.region_rooms(filter)])
+    return new_filter("auto", math.ceil(room * capacity_of(filter)), filter.fpr_target, secret_of(filter))
 
 
 def pays(learned: Any, plain: Any) -> bool:
@@ -270,12 +270,14 @@ def tightened(filter: Any, n_keys: int) -> Any:
 
 
 def _relaid(filter: Any, n_keys: int, counts: Sequence[int] | None) -> Any:
-    found = list(counts if counts is not None else filter._region_counts())
-    if not any(found):
-        found = filter._region_rooms()
-    scale = n_keys / sum(found)
+    from dlbf.learned import regions
+
+    present = list(counts if counts is not None else regions.region_counts(filter))
+    if not any(present):
+        present = regions.region_rooms(filter)
+    scale = n_keys / sum(present)
     # Three standard deviations besides: which keys come next is not known.
-    return filter._relaid([math.ceil(scale * n + 3 * math.sqrt(scale * n)) for n in found], counts)
+    return regions.relaid(filter, [math.ceil(scale * n + 3 * math.sqrt(scale * n)) for n in present], counts)
 
 
 def successor(

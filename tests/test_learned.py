@@ -19,7 +19,8 @@ from dlbf import format
 from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.learned import Explanation, LearnedFilter, Rate
 from dlbf.learned.assembly import DELETED, DIRECTORY, MEMBER, PART
-from dlbf.learned.fitting import Targets
+from dlbf.learned.composite import with_plan
+from dlbf.learned.targets import Targets
 from dlbf.theory import DESIGNS
 
 PROMISING = sorted(name for name, row in DESIGNS.items() if not row.false_negatives)
@@ -447,7 +448,7 @@ def tiny(design: str, n_keys: int = 40) -> LearnedFilter:
     keys = KEYS[:n_keys]
     model = models.train(keys, NEGATIVES[:400], kind="ngram", max_bytes=16, epochs=1, progress=False)
     made = fit(keys, NEGATIVES[:600], design=design, fpr=0.2, deletability=0.0, model=model)
-    return made._with_plan(dataclasses.replace(made.plan, alternatives=(), warnings=(), targets={}))
+    return with_plan(made, dataclasses.replace(made.plan, alternatives=(), warnings=(), targets={}))
 
 
 def _with_plan(lf, plan_dict, pad=0):

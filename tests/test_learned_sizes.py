@@ -13,6 +13,7 @@ from conftest import SECRET
 import dlbf
 from dlbf import format, models
 from dlbf.learned import LearnedFilter
+from dlbf.learned.composite import with_plan
 from dlbf.storage import Store, generations
 from dlbf.theory import DESIGNS
 
@@ -214,7 +215,7 @@ def test_files_with_a_directory_are_read_and_changed_as_before(name, tmp_path):
 
 def test_file_with_a_directory_equals_the_same_filter_without():
     lf = LearnedFilter.from_bytes((DATA / "learned-one-region.v1.bin").read_bytes())
-    laid_out_anew = lf._with_plan(lf.plan)
+    laid_out_anew = with_plan(lf, lf.plan)
     assert laid_out_anew == lf
     assert laid_out_anew.nbytes < lf.nbytes
     assert (laid_out_anew | laid_out_anew.copy()) is not None

@@ -26,6 +26,7 @@ from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.errors import FilterFullError, StoreError
 from dlbf.filters.kinds import BASES
 from dlbf.kernels.journal import OperationLog, apply_record
+from dlbf.learned.regions import region_counts, region_rooms
 from dlbf.storage import Store, build, drift, generations, layout, ledger, misses, observing, rebuild, samples, steps
 from dlbf.theory import DESIGNS
 
@@ -202,7 +203,7 @@ def test_growth_of_one_region_makes_room_before_its_rate_suffers(path):
         check(store, KEYS + odd)
         assert rate(store) <= 0.01 * 1.21
         filter = store.ledger.filter
-        rooms, counts = filter._region_rooms(), filter._region_counts()
+        rooms, counts = region_rooms(filter), region_counts(filter)
         parts = {part.region for part, _, _ in filter._layout}
         assert all(counts[r] <= rooms[r] for r in parts), (counts, rooms)
 

@@ -20,6 +20,7 @@ import dlbf
 from dlbf.filters import kinds
 from dlbf.kernels.composite import DIRECT
 from dlbf.learned.assembly import DELETED, INITIAL, MEMBER, Part
+from dlbf.learned.composite import empty_composite
 from dlbf.theory import DESIGNS, FilterPlan
 from dlbf.theory.planner import PLANNERS
 
@@ -62,7 +63,8 @@ def laid_out(row, places, secret):
     parts = [Part(role, region, row.number, role, params) for role, region in places]
     scores = like.model.score_many(KEYS)
     flags = 2 if secret else 0
-    return dlbf.LearnedFilter._assemble(parts, [int(np.median(scores))], like.model, flags, like.plan, 60, 0.1, secret)
+    cut = int(np.median(scores))
+    return empty_composite(dlbf.LearnedFilter, parts, [cut], like.model, flags, like.plan, 60, 0.1, secret)
 
 
 KEYS = url_keys(60, seed=1)
@@ -176,6 +178,7 @@ def command(folder, *arguments):
 
 LIBRARY = """
 import dlbf
+from dlbf.learned.regions import relaid
 from dlbf.theory import DESIGNS, plan
 keys, absent = (open(name, "rb").read().split() for name in ("keys.txt", "absent.txt"))
 
@@ -211,7 +214,7 @@ with dlbf.open_filter("learned.dlbf", "r+") as opened:
 with dlbf.open_filter("learned.dlbf") as opened:
     assert len(opened) == len(keys) - 100 and abs(opened.approximate_count() - 300) < 30
     assert opened.copy() == opened
-larger = lf._relaid([10 * len(keys)])
+larger = relaid(lf, [10 * len(keys)])
 larger.update(keys)
 assert larger.contains_many(keys).all() and larger.nbytes > 8 * lf.nbytes
 

@@ -8,7 +8,7 @@ import math
 import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from dlbf.errors import FilterFullError, FormatError, NotDeletableError
 from dlbf.filters.writing import write_file
 from dlbf.kernels.core import FilterCore
 
-__all__ = ["Filter", "aligned_zeros"]
+__all__ = ["Filter", "aligned_zeros", "open_payload", "secret_of", "stuck_count"]
 
 COMMON_PARAMS = ("capacity", "fpr", "filter_id")
 # More than any machine's memory, and small enough that no product of two parameters overflows.
@@ -388,6 +388,26 @@ class Filter(FilterCore):
         _, mine, n_mine = self._snapshot(bytearray)
         _, theirs, n_theirs = other._snapshot(bytearray)
         return bool(n_mine == n_theirs and mine == theirs)
+
+
+# --- for the rest of the library: what its users have no use for
+
+F = TypeVar("F", bound=Filter)
+
+
+def open_payload(cls: type[F], header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> F:
+    """A filter over ``payload``, which it keeps; its size is compared with what the parameters say it must be."""
+    return cls._from_payload(header, payload, secret, where)
+
+
+def secret_of(filter: Filter) -> bytes | None:
+    """The secret that the filter hashes with."""
+    return filter._secret
+
+
+def stuck_count(filter: Filter) -> int:
+    """Keys that an emptied filter still counts, because its counters have been at their maximum."""
+    return filter._stuck_count()
 
 
 def _from_bytes(cls: type[Filter], data: bytes, secret: bytes | None) -> Filter:

@@ -14,6 +14,7 @@ from dlbf.filters.base import aligned_zeros
 from dlbf.filters.kinds import BASES, base_of_kind
 from dlbf.filters.row import Base
 from dlbf.models import Model, no_model
+from dlbf.models.kinds import ROWS
 from dlbf.theory import Design, FilterPlan, Plan, get_design
 
 __all__ = [
@@ -235,7 +236,7 @@ def _directory(
         *thresholds,
         *(0,) * (16 - len(thresholds)),
         *model.params,
-        model._label,
+        ROWS[model.kind].number,
         model_at,
         len(model.payload),
         text_at,

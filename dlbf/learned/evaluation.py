@@ -3,12 +3,11 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlbf.kernels.keys import read_keys
-
-if TYPE_CHECKING:
-    from dlbf.learned.filter import LearnedFilter
+from dlbf.learned.composite import Composite
+from dlbf.learned.regions import predicted_deletability
 
 __all__ = ["Evaluation", "Rate", "evaluate"]
 
@@ -95,20 +94,20 @@ class Evaluation:
         return "\n".join(lines)
 
 
-def evaluate(filter_: "LearnedFilter", negatives: Iterable[Any], deleted: Iterable[Any] | None) -> Evaluation:
+def evaluate(filter: Composite, negatives: Iterable[Any], deleted: Iterable[Any] | None) -> Evaluation:
     """See ``dlbf.LearnedFilter.evaluate``."""
-    plan = filter_.plan
-    answers = filter_.contains_many(negatives)
+    plan = filter.plan
+    answers = filter.contains_many(negatives)
     fpr = Rate(int(answers.sum()), len(answers), plan.fpr)
     if deleted is None:
         return Evaluation(fpr)
     # Once each: removing a key twice would take another with it.
     keys = list(dict.fromkeys(read_keys(deleted)))
-    found = filter_.contains_many(keys)
-    fnr = Rate(int((~found).sum()), len(keys), plan.fnr)
-    if not filter_.deletable:
+    answers = filter.contains_many(keys)
+    fnr = Rate(int((~answers).sum()), len(keys), plan.fnr)
+    if not filter.deletable:
         return Evaluation(fpr, fnr)
-    copy = filter_.copy()
+    copy = filter.copy()
     copy.remove_many(keys)
     gone = ~copy.contains_many(keys)
-    return Evaluation(fpr, fnr, Rate(int(gone.sum()), len(keys), filter_._predicted_deletability(keys)))
+    return Evaluation(fpr, fnr, Rate(int(gone.sum()), len(keys), predicted_deletability(filter, keys)))

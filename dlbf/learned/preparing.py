@@ -1,0 +1,338 @@
+"""Fitting a learned filter: train, measure on held-out negatives, plan, build, fill."""
+
+import math
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+import numpy as np
+import numpy.typing as npt
+
+from dlbf.kernels.hashing import hash64_many
+from dlbf.kernels.keys import read_keys
+from dlbf.learned.assembly import FLAG_HIDES_SCORE, FLAG_OWN_KEYS
+from dlbf.learned.composite import C, empty_composite, with_plan
+from dlbf.learned.drafts import Draft
+from dlbf.learned.explanation import Alternative
+from dlbf.learned.layouts import (
+    MAX_REGIONS,
+    Arguments,
+    Layout,
+    Scores,
+    alternatives_to,
+    planned,
+    smallest,
+    without_model,
+)
+from dlbf.learned.targets import Progress, Targets
+from dlbf.models import Model, no_model, train
+from dlbf.theory import Plan, get_design, shares_from_scores
+from dlbf.theory.planner import AUTO_BASES
+
+__all__ = ["Prepared", "fit", "prepare"]
+
+# Negatives the model never sees: they choose the thresholds and measure the query shares.
+HELD_OUT_SHARE = 0.2
+# False positives expected among the held-out negatives below which a measured rate is not worth much (18 % error).
+ENOUGH_HITS = 30
+MAX_BINS = 1024
+# Bins kept in the plan, from which other targets are planned.
+KEPT_BINS = 96
+
+
+def fit(
+    cls: type[C],
+    keys: Iterable[Any],
+    negatives: Iterable[Any],
+    targets: Targets,
+    progress: bool | Progress | None = None,
+) -> C:
+    """See ``dlbf.LearnedFilter.fit``."""
+    report = _reporter(progress)
+    report("reading keys", 0.0)
+    key_list = _distinct(_as_list(keys))
+    prepared = prepare(cls, key_list, negatives, targets, report)
+    report("filling", 0.0)
+    prepared.filter.update(key_list)
+    report("measuring", 0.5)
+    final = prepared.measured(prepared.filter)
+    report("done", 1.0)
+    return final
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[C]):
+    """A learned filter that is planned and laid out, and still empty.
+
+    Attributes
+    ----------
+    filter : LearnedFilter
+        Empty; somebody fills it.
+    draft : Draft
+        What it was made of.
+    """
+
+    filter: C
+    draft: Draft
+
+    @property
+    def held(self) -> list[bytes]:
+        """Negatives that the model has not seen."""
+        return self.draft.held
+
+    def measured(self, filled: C) -> C:
+        """``filled``, which was ``filter``, with what the held-out negatives show in its plan."""
+        # The text of the plan grows by what was measured: lay the parts out anew around it.
+        return with_plan(filled, self.draft.explain(filled))
+
+
+def prepare(
+    cls: type[C],
+    key_list: list[bytes],
+    negatives: Iterable[Any],
+    targets: Targets,
+    progress: bool | Progress | None = None,
+    *,
+    n_keys: int | None = None,
+    spare: float = 0.0,
+    compare: bool = True,
+) -> Prepared[C]:
+    """Train, plan and lay out a learned filter without filling it.
+
+    Parameters
+    ----------
+    cls : type
+        Class of the filter to make.
+    key_list : list of bytes
+        Distinct keys: all that will be stored, or a random sample of them.
+    negatives : iterable of keys
+        As in ``dlbf.LearnedFilter.fit``.
+    progress : callable, optional
+        As in ``dlbf.LearnedFilter.fit``.
+    targets : Targets
+        What is asked of the filter.
+    n_keys : int, optional
+        How many will be stored, if ``key_list`` is a sample.
+    spare : float
+        Room in each region for so many standard deviations more than its share: where keys come and go, or are a
+        sample, the regions' shares are not exact.
+    compare : bool
+        Also plan what else was possible, for people to see.
+    """
+    targets, row = targets.with_defaults(), get_design(targets.design)
+    report = _reporter(progress)
+    # A key that was asked for often tells no more about others; and held out, it would have been learnt all the same.
+    given = _distinct(_as_list(negatives))
+    if not key_list:
+        raise ValueError("no keys to fit: pass at least one, or use a plain filter such as dlbf.CuckooFilter")
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        warnings.warn(text, stacklevel=5)  # whoever called LearnedFilter.fit
+
+    negative_list = _without(given, key_list)
+    if n_stored := len(given) - len(negative_list):
+        note(
+            f"{n_stored:,} of {len(given):,} negatives are among the keys, and were left out: a negative is a key that "
+            "is asked for and absent" + ("" if negative_list else "; none is left to learn from")
+        )
+    goal = targets.fpr if targets.fpr is not None else 0.01
+    held, learnt = _hold_out(negative_list, goal, targets.random_state)
+    scarce = len(held) * goal < ENOUGH_HITS
+    if scarce and row.learned and (negative_list or not n_stored):
+        needed = math.ceil(ENOUGH_HITS / goal / 0.5)
+        note(
+            f"{len(negative_list)} negatives cannot show a rate of {goal:g}; give at least {needed:,}. "
+            "The plan assumes the worst that they allow, so the filter is larger than it need be"
+        )
+    total = max(n_keys or 0, len(key_list))
+    model = _model(targets, row.learned and len(held) >= 2, key_list, learnt, held, goal, total, report)
+    report("scoring", 0.0)
+    key_scores = _scores(model, key_list, targets.secret, row.hides_score)
+    held_scores = _scores(model, held, targets.secret, row.hides_score)
+    report("planning", 0.0)
+    arguments, edges = _arguments(targets, model, key_scores, held_scores, total, 3.0 if scarce else 1.0)
+    layout = Layout(edges, key_scores, model, total / len(key_list), spare, targets.headroom)
+    plan, alternatives = _choose_plan(layout, targets, arguments, compare)
+    bins: tuple[tuple[float, float], ...] = ()
+    if model.kind != "none" and targets.design == "auto" and len(plan.regions) == 1:
+        layout = replace(layout, model=no_model())
+    elif model.kind != "none":
+        shares = shares_from_scores(key_scores, held_scores, KEPT_BINS)[:2]
+        bins = tuple((round(float(k), 6), round(float(q), 6)) for k, q in zip(*shares, strict=True))
+    if len(plan.regions) > 1 and layout.model.kind == "none":
+        raise ValueError(f"the design {plan.design!r} needs a model, and these keys gave none; use design='auto'")
+    held_scores = _scores(layout.model, held, targets.secret, row.hides_score)
+    held_regions = np.searchsorted(layout.thresholds(plan), held_scores, side="right")
+    draft = Draft(
+        layout, plan, layout.parts(plan), total, held, held_regions, _asked(targets), alternatives, notes, bins
+    )
+    return Prepared(_empty(cls, draft, targets), draft)
+
+
+def _asked(targets: Targets) -> dict[str, float | None]:
+    """What the explanation says was asked for."""
+    names = ("fpr", "bits_per_key", "deletability", "adversarial_fpr", "headroom")
+    return {name: getattr(targets, name) for name in names}
+
+
+def _empty(cls: type[C], draft: Draft, targets: Targets) -> C:
+    """The filter that the draft describes, without keys."""
+    plan, layout = draft.plan, draft.layout
+    fpr = targets.fpr if targets.fpr is not None else plan.fpr
+    hides, keyed = get_design(plan.design).hides_score, targets.secret is not None
+    flags = FLAG_HIDES_SCORE * hides | FLAG_OWN_KEYS * keyed
+    return empty_composite(
+        cls, draft.parts, layout.thresholds(plan), layout.model, flags, draft.explain(None), draft.capacity, fpr,
+        targets.secret,
+    )  # fmt: skip
+
+
+def _hold_out(negatives: list[bytes], goal: float, random_state: int) -> tuple[list[bytes], list[bytes]]:
+    """Negatives that the model must not see, and those it learns from."""
+    # They are drawn here, so that the model cannot have seen them whoever trains it.
+    order = np.random.default_rng(random_state).permutation(len(negatives))
+    share = HELD_OUT_SHARE
+    if len(negatives) * share * goal < ENOUGH_HITS:
+        share = 0.5
+    n_held = round(len(negatives) * share)
+    return [negatives[i] for i in order[:n_held].tolist()], [negatives[i] for i in order[n_held:].tolist()]
+
+
+def _arguments(
+    targets: Targets, model: Model, key_scores: Scores, held_scores: Scores, n_keys: int, floor: float
+) -> tuple[Arguments, npt.NDArray[np.int64]]:
+    """What ``dlbf.theory.plan`` is asked, and the edges of the bins of scores that it cuts between.
+
+    ``floor`` is the number of queries that each region is assumed to get beside those held out.
+    """
+    n_held = len(held_scores)
+    aim = targets.fpr
+    if aim is not None and model.kind != "none":
+        # A rate f measured on n held-out negatives is uncertain by sqrt(f / n), and thresholds and model were chosen by
+        # the same negatives: aim lower by one and a half times that.
+        aim *= max(0.5, 1 - 1.5 * math.sqrt(1 / max(1.0, aim * n_held)))
+    arguments: Arguments = {
+        "bits_per_key": targets.bits_per_key,
+        "fpr": aim,
+        "deletability": targets.deletability,
+        "adversarial_fpr": targets.adversarial_fpr,
+        "counter_bits": targets.counter_bits or 4,
+        "deletions": targets.deletions,
+        "max_regions": MAX_REGIONS,
+    }
+    edges: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+    if model.kind != "none":
+        key_shares, query_shares, edges = shares_from_scores(key_scores, held_scores, MAX_BINS)
+        arguments.update(
+            key_shares=key_shares,
+            query_shares=query_shares,
+            model_bits_per_key=8 * model.nbytes / n_keys,
+            query_floor=floor / max(1, n_held),
+        )
+    elif get_design(targets.design).learned and targets.design != "auto":
+        arguments.update(key_shares=[1.0, 0.0], query_shares=[1.0, 0.0])
+    return arguments, edges
+
+
+def _choose_plan(
+    layout: Layout, targets: Targets, arguments: Arguments, compare: bool
+) -> tuple[Plan, list[Alternative]]:
+    """The plan to build, and what else was considered."""
+    design, budget = targets.design, targets.bits_per_key
+    if design != "auto":
+        return planned(layout, design, arguments, budget), []
+    bases = AUTO_BASES if targets.counter_bits is None else ("counters",)
+    # Without a model there is nothing to be uncertain of: that one aims at the rate itself.
+    chosen, with_model = smallest(layout, arguments, without_model(arguments, targets.fpr), bases, budget)
+    alternatives = alternatives_to(chosen, layout, arguments, targets.fpr) if compare else []
+    model = layout.model
+    if model.kind != "none" and len(chosen.regions) == 1:
+        bits = None if with_model is None else layout.bits_per_key(with_model)
+        alternatives.insert(0, Alternative(f"{model.kind} model", bits, "saves less than it costs"))
+    return chosen, alternatives
+
+
+def _reporter(progress: bool | Progress | None) -> Progress:
+    if callable(progress):
+        report: Progress = progress
+        return report
+    if progress is None:
+        progress = sys.stderr.isatty()
+    if not progress:
+        return lambda stage, fraction: None
+
+    def show(stage: str, fraction: float) -> None:
+        sys.stderr.write(f"\rdlbf: {stage:<44s} {fraction:4.0%}" + ("\n" if fraction >= 1 else ""))
+        sys.stderr.flush()
+
+    return show
+
+
+def _as_list(keys: Iterable[Any]) -> list[Any]:
+    if isinstance(keys, list) and all(type(key) is bytes for key in keys):
+        return keys
+    return read_keys(keys)
+
+
+def _distinct(keys: list[bytes]) -> list[bytes]:
+    """Each key once, in the order of first appearance."""
+    hashes = hash64_many(keys)
+    if len(np.unique(hashes)) == len(keys):
+        return keys
+    return list(dict.fromkeys(keys))
+
+
+def _without(negatives: list[bytes], keys: list[bytes]) -> list[bytes]:
+    """The negatives that are not among the keys."""
+    same_hash = np.isin(hash64_many(negatives), hash64_many(keys))
+    if not same_hash.any():
+        return negatives
+    stored = {negatives[i] for i in np.flatnonzero(same_hash).tolist()}.intersection(keys)
+    return [key for key in negatives if key not in stored]
+
+
+def _model(
+    targets: Targets,
+    wanted: bool,
+    keys: list[bytes],
+    learnt: list[bytes],
+    held: list[bytes],
+    fpr: float,
+    n_keys: int,
+    report: Progress,
+) -> Model:
+    """The model that was given, or is trained; none where none is wanted or there is too little to learn from."""
+    model, secret = targets.model, targets.secret
+    if isinstance(model, Model) and wanted:
+        return model
+    if model is None or isinstance(model, Model) or model == "none" or not wanted or len(learnt) < 4:
+        return no_model()
+    if get_design(targets.design).hides_score:
+        # The model is trained on what it will see: the keyed hash.
+        keys, learnt, held = (_hidden(batch, secret) for batch in (keys, learnt, held))
+    return train(
+        keys,
+        learnt,
+        kind=model,
+        max_bytes=targets.max_model_bytes,
+        validation=held,
+        fpr=fpr,
+        deletability=targets.deletability or 0.0,
+        n_keys=n_keys,
+        random_state=targets.random_state,
+        progress=report,
+        secret=secret,
+    )
+
+
+def _hidden(keys: Sequence[bytes], secret: bytes | None) -> list[bytes]:
+    return [int(h).to_bytes(8, "little") for h in hash64_many(keys, secret)]
+
+
+def _scores(model: Model, keys: list[bytes], secret: bytes | None, hides_score: bool) -> Scores:
+    scores: Scores = model.score_many(_hidden(keys, secret) if hides_score else keys)
+    return scores
