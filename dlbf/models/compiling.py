@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dlbf.models.features import Features, PackedKeys
 from dlbf.models.kinds import KINDS, ROWS, kind_of_class
 from dlbf.models.measuring import measure
-from dlbf.models.model import Model, make
+from dlbf.models.model import Model, make, seal_under
 
 __all__ = ["LINEAR", "SUPPORTED", "class_name", "compile", "float_scores", "score_rows"]
 
@@ -389,7 +389,7 @@ def compile(
     else:
         model = _forest(estimator, view, name)
     model.estimator = estimator
-    model._secret = secret
+    seal_under(model, secret)
     if keys is not None and negatives is not None:
         model.report.update(quantisation_loss(model, PackedKeys(keys), PackedKeys(negatives)))
     return model

@@ -11,7 +11,7 @@ from dlbf.models.features import NO_SPLIT, VIEWS, Features
 from dlbf.models.kinds import ROWS, kind_of_number
 from dlbf.models.pickles import seal
 
-__all__ = ["Model", "from_bytes", "no_model"]
+__all__ = ["Model", "from_bytes", "no_model", "seal_under"]
 
 _FORMS = ("none", "int8 table", "int4 table", "quadratic", "trees")
 _PARAM_KIND_NAME = 10
@@ -169,6 +169,11 @@ def make(
         ROWS[kind].number,
     )
     return Model(params, payload, **extra)
+
+
+def seal_under(model: Model, secret: bytes | None) -> None:
+    """Say which secret the model's own ``pickle`` is sealed under; None: one that only this process has."""
+    model._secret = secret
 
 
 def no_model(report: dict[str, Any] | None = None) -> Model:

@@ -11,7 +11,7 @@ from dlbf.models.compiling import float_scores, score_rows
 from dlbf.models.features import Features, PackedKeys, guess_split_byte
 from dlbf.models.kinds import KINDS, ROWS
 from dlbf.models.measuring import Quality, measure
-from dlbf.models.model import Model
+from dlbf.models.model import Model, seal_under
 from dlbf.models.searching import train_auto
 from dlbf.models.trainers import TRAINERS, Objective, Progress, Task, some_rows, train_given
 
@@ -54,6 +54,51 @@ def _check_view(kind: str, features: Features | None) -> None:
         raise ValueError("auto chooses the view itself; name a kind with features=")
     if ROWS[kind].view not in ("any", "ngram" if features.view == "ngram" else "values"):
         raise ValueError(f"kind {kind!r} is not fitted on the {features.view} view")
+
+
+def _make_task(
+    keys: Iterable[Any],
+    negatives: Iterable[Any],
+    validation: float | Iterable[Any],
+    max_rows: int,
+    n_keys: int | None,
+    rng: np.random.Generator,
+) -> tuple[Task, PackedKeys]:
+    """What is trained on and what is held out; and the keys, packed."""
+    total = len(keys) if isinstance(keys, list | tuple) else None
+    packed, absent = _take(keys, max_rows, rng), _take(negatives, max_rows, rng)
+    if not len(packed) or len(absent) < 4:
+        raise ValueError(f"training needs keys and at least 4 negatives, found {len(packed)} and {len(absent)}")
+    order = rng.permutation(len(absent))
+    if isinstance(validation, float | int):
+        if not 0 < validation < 1:
+            raise ValueError(f"validation must be a share between 0 and 1, or negatives; found {validation!r}")
+        n_held = max(2, round(validation * len(absent)))
+        held, learnt = order[:n_held], order[n_held:]
+    else:
+        held_out = _take(validation, max_rows, rng)
+        held, learnt = len(absent) + rng.permutation(len(held_out)), order
+        absent = absent.followed_by(held_out)
+        if len(held) < 2:
+            raise ValueError("validation needs at least 2 negatives")
+    task = Task(packed, absent, np.sort(learnt), held, n_keys or total or len(packed))
+    if len(packed) > max_rows:
+        task.key_rows = some_rows(task.key_rows, max_rows, rng)
+    task.train_rows = some_rows(task.train_rows, max_rows, rng)
+    return task, packed
+
+
+def _measure_both(task: Task, model: Model, features: Features, n_regions: int) -> tuple[Quality, Quality]:
+    """The quality of the estimator's own scores and of the model's integers, on a sample."""
+    key_rows = some_rows(task.key_rows, 50_000, np.random.default_rng(1))
+    held_rows = some_rows(task.held_rows, 50_000, np.random.default_rng(2))
+    before = measure(
+        float_scores(model.estimator, features, task.packed, key_rows),
+        float_scores(model.estimator, features, task.packed, held_rows),
+        n_regions,
+    )
+    after = measure(score_rows(model, task.packed, key_rows), score_rows(model, task.packed, held_rows), n_regions)
+    return before, after
 
 
 def train(
@@ -154,26 +199,7 @@ def train(
     except ImportError:
         raise ImportError("training needs scikit-learn; install it with pip install 'dlbf[train]'") from None
     rng = np.random.default_rng(random_state)
-    total = len(keys) if isinstance(keys, list | tuple) else None
-    packed, absent = _take(keys, max_rows, rng), _take(negatives, max_rows, rng)
-    if not len(packed) or len(absent) < 4:
-        raise ValueError(f"training needs keys and at least 4 negatives, found {len(packed)} and {len(absent)}")
-    order = rng.permutation(len(absent))
-    if isinstance(validation, float | int):
-        if not 0 < validation < 1:
-            raise ValueError(f"validation must be a share between 0 and 1, or negatives; found {validation!r}")
-        n_held = max(2, round(validation * len(absent)))
-        held, learnt = order[:n_held], order[n_held:]
-    else:
-        held_out = _take(validation, max_rows, rng)
-        held, learnt = len(absent) + rng.permutation(len(held_out)), order
-        absent = absent.followed_by(held_out)
-        if len(held) < 2:
-            raise ValueError("validation needs at least 2 negatives")
-    task = Task(packed, absent, np.sort(learnt), held, n_keys or total or len(packed))
-    if len(packed) > max_rows:
-        task.key_rows = some_rows(task.key_rows, max_rows, rng)
-    task.train_rows = some_rows(task.train_rows, max_rows, rng)
+    task, packed = _make_task(keys, negatives, validation, max_rows, n_keys, rng)
     task.fpr, task.deletability, task.n_regions = fpr, deletability, n_regions
     task.objective, task.epochs, task.seed = objective, epochs, random_state
     task.split = features.split if features is not None else guess_split_byte(packed)
@@ -190,11 +216,11 @@ def train(
         model, quality = TRAINERS[kind].fit(task, size, weight_bits, features)
     if max_bytes is not None and model.nbytes > max_bytes:
         raise ValueError(f"the {model.kind} model needs {model.nbytes} bytes, max_bytes is {max_bytes}")
-    model._secret = secret
+    seal_under(model, secret)
     model.report.update(
         n_keys=len(task.key_rows),
         n_negatives=len(task.train_rows),
-        n_held_out=len(held),
+        n_held_out=len(task.held_rows),
         candidates=candidates,
         plain_bits_per_key=task.plain_bits(),
         total_bits_per_key=task.plain_bits(),
@@ -203,14 +229,7 @@ def train(
         kl_integer=0.0,
     )
     if quality is not None and model.features is not None:
-        key_rows = some_rows(task.key_rows, 50_000, np.random.default_rng(1))
-        held_rows = some_rows(task.held_rows, 50_000, np.random.default_rng(2))
-        before = measure(
-            float_scores(model.estimator, model.features, task.packed, key_rows),
-            float_scores(model.estimator, model.features, task.packed, held_rows),
-            n_regions,
-        )
-        after = measure(score_rows(model, task.packed, key_rows), score_rows(model, task.packed, held_rows), n_regions)
+        before, after = _measure_both(task, model, model.features, n_regions)
         model.report.update(
             kl_float=before.kl, kl_integer=after.kl, total_bits_per_key=task.total_bits(quality, model.nbytes)
         )
