@@ -76,6 +76,52 @@ def _fill_for(hashes: Floats, keys: Floats, queries: Floats, fpr: float, kept: f
     return fill
 
 
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The targets of one call of ``optimise_shared_array``."""
+
+    keys: Floats
+    queries: Floats
+    cell_bits: float
+    fpr: float | None
+    bits: float | None
+    kept: float
+    worst: float
+
+    def score(self, hashes: Floats) -> tuple[float, float]:
+        """What to minimise, and the fill."""
+        keys, queries = self.keys, self.queries
+        if self.fpr is not None:
+            fill = _fill_for(hashes, keys, queries, self.fpr, self.kept, self.worst)
+            if fill <= 0:
+                # An array that nobody writes to rejects whatever is looked up in it.
+                rates = np.where(hashes > 0, 0.0, 1.0)
+                within = queries @ rates <= self.fpr and keys @ rates <= self.kept and self.worst >= 1
+                return (0.0 if within else math.inf), 0.5
+            return float(keys @ hashes) * self.cell_bits / -math.log1p(-fill), fill
+        assert self.bits is not None
+        fill = -math.expm1(-float(keys @ hashes) * self.cell_bits / self.bits) if self.bits > 0 else 1.0
+        rates = fill**hashes
+        if keys @ rates > self.kept or rates[keys > 0].max() > self.worst:
+            return math.inf, fill
+        return float(queries @ rates), fill
+
+    def climb(self, hashes: Floats) -> tuple[float, Floats, float]:
+        """Add or take away one hash of one region as long as that helps."""
+        value, fill = self.score(hashes)
+        improved = True
+        while improved:
+            improved = False
+            for region in range(len(hashes)):
+                for step in (-1, 1):
+                    changed = hashes.copy()
+                    changed[region] = min(MAX_HASHES, max(0, changed[region] + step))
+                    new, new_fill = self.score(changed)
+                    if new < value * (1 - 1e-12):
+                        hashes, value, fill, improved = changed, new, new_fill, True
+        return value, hashes, fill
+
+
 def optimise_shared_array(
     keys: Floats,
     queries: Floats,
@@ -109,47 +155,14 @@ def optimise_shared_array(
     # A region without keys costs nothing however many hashes it has.
     nats = np.array([-math.log(max(rate, NO_KEYS_RATE)) for rate in real.rates])
 
-    def fill_of(hashes: Floats, budget: float) -> float:
-        return -math.expm1(-float(keys @ hashes) * cell_bits / budget) if budget > 0 else 1.0
-
-    def score(hashes: Floats) -> tuple[float, float]:
-        """What to minimise, and the fill."""
-        if fpr is not None:
-            fill = _fill_for(hashes, keys, queries, fpr, kept, adversarial_fpr)
-            if fill <= 0:
-                # An array that nobody writes to rejects whatever is looked up in it.
-                rates = np.where(hashes > 0, 0.0, 1.0)
-                within = queries @ rates <= fpr and keys @ rates <= kept and adversarial_fpr >= 1
-                return (0.0 if within else math.inf), 0.5
-            return float(keys @ hashes) * cell_bits / -math.log1p(-fill), fill
-        assert bits is not None
-        fill = fill_of(hashes, bits)
-        rates = fill**hashes
-        if keys @ rates > kept or rates[keys > 0].max() > adversarial_fpr:
-            return math.inf, fill
-        return float(queries @ rates), fill
-
-    def climb(hashes: Floats) -> tuple[float, Floats, float]:
-        value, fill = score(hashes)
-        improved = True
-        while improved:
-            improved = False
-            for region in range(len(hashes)):
-                for step in (-1, 1):
-                    changed = hashes.copy()
-                    changed[region] = min(MAX_HASHES, max(0, changed[region] + step))
-                    new, new_fill = score(changed)
-                    if new < value * (1 - 1e-12):
-                        hashes, value, fill, improved = changed, new, new_fill, True
-        return value, hashes, fill
-
+    search = _Search(keys, queries, cell_bits, fpr, bits, kept, adversarial_fpr)
     rounding: list[Callable[[Floats], Floats]] = [np.round, np.ceil]
     starts = {
         tuple(np.clip(how(nats / -math.log(fill)), 0, MAX_HASHES))
         for fill in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
         for how in rounding
     }
-    value, hashes, fill = min((climb(np.array(start)) for start in sorted(starts)), key=lambda found: found[0])
+    value, hashes, fill = min((search.climb(np.array(start)) for start in sorted(starts)), key=lambda found: found[0])
     if not math.isfinite(value):
         return None
     # A region without keys still answers through the shared array, with as many hashes as any other.

@@ -136,6 +136,68 @@ def best_thresholds(
     return _partition(segment, len(keys), min(int(regions), len(keys)))[0]
 
 
+class _Search:
+    """Cuts and allocations of one call of ``cheapest_thresholds``."""
+
+    def __init__(
+        self,
+        keys: Floats,
+        queries: Floats,
+        regions: int,
+        costs: Sequence[Cost],
+        fpr: float | None,
+        bits: float | None,
+        deletability: float,
+        adversarial_fpr: float,
+        query_floor: float,
+    ) -> None:
+        self.keys, self.queries, self.regions, self.costs = keys, queries, regions, costs
+        self.fpr, self.bits = fpr, bits
+        self.deletability, self.adversarial_fpr, self.query_floor = deletability, adversarial_fpr, query_floor
+        self.key_sums = np.concatenate(([0.0], np.cumsum(keys)))
+        self.query_sums = np.concatenate(([0.0], np.cumsum(queries)))
+        self.kept = 1 - deletability if deletability > 0 else max(1.0, float(keys.sum()))
+        usable = undominated(costs, adversarial_fpr)
+        self.slopes = np.array([cost.slope for cost in usable])
+        self.fixed = np.array([cost.fixed for cost in usable])
+        self.caps = np.array([min(cost.max_fpr, adversarial_fpr) for cost in usable])
+
+    def fill(self, cuts: tuple[int, ...]) -> Allocation:
+        """The best filters for the regions between these cuts."""
+        floored = merge_shares(self.queries, cuts) + self.query_floor
+        return allocate(
+            merge_shares(self.keys, cuts), floored, self.costs, fpr=self.fpr, bits=self.bits,
+            deletability=self.deletability, adversarial_fpr=self.adversarial_fpr,
+        )  # fmt: skip
+
+    def cut(self, prices: tuple[float, float]) -> tuple[tuple[int, ...], float]:
+        """The best cuts at these prices, and the Lagrangian there."""
+        key_sums, query_sums = self.key_sums, self.query_sums
+
+        def segment(stop: int) -> Floats:
+            run_keys = np.maximum(key_sums[stop] - key_sums[:stop], 0.0)
+            run_queries = np.maximum(query_sums[stop] - query_sums[:stop], 0.0) + self.query_floor
+            full = run_keys > 0
+            ratios = np.where(full, run_queries, 0.0) / np.where(full, run_keys, 1.0)
+            value, _ = lagrangian(ratios, self.slopes, self.fixed, self.caps, *prices)
+            return np.where(full, run_keys * value, 0.0)
+
+        return _partition(segment, len(self.keys), self.regions)
+
+    def objective(self, found: Allocation) -> float:
+        """What is minimised: the bits, or for a budget the rate."""
+        if not found.feasible:
+            return math.inf
+        return found.bits if self.bits is None else found.fpr
+
+    def weigh(self, value: float, prices: tuple[float, float]) -> float:
+        """Lower bound on the objective from the Lagrangian at these prices."""
+        if self.bits is None:
+            assert self.fpr is not None
+            return value - prices[0] * self.fpr - prices[1] * self.kept
+        return (value - self.bits - prices[1] * self.kept) / prices[0] if prices[0] > 0 else 0.0
+
+
 def cheapest_thresholds(
     key_shares: npt.ArrayLike,
     query_shares: npt.ArrayLike,
@@ -177,47 +239,9 @@ def cheapest_thresholds(
     keys, queries = as_shares(key_shares, query_shares)
     _check(regions, query_floor)
     regions = min(int(regions), len(keys))
-    key_sums = np.concatenate(([0.0], np.cumsum(keys)))
-    query_sums = np.concatenate(([0.0], np.cumsum(queries)))
-    kept = 1 - deletability if deletability > 0 else max(1.0, float(keys.sum()))
-
-    def fill(cuts: tuple[int, ...]) -> Allocation:
-        floored = merge_shares(queries, cuts) + query_floor
-        return allocate(
-            merge_shares(keys, cuts), floored, costs, fpr=fpr, bits=bits, deletability=deletability,
-            adversarial_fpr=adversarial_fpr,
-        )  # fmt: skip
-
-    usable = undominated(costs, adversarial_fpr)
-    slopes = np.array([cost.slope for cost in usable])
-    fixed = np.array([cost.fixed for cost in usable])
-    caps = np.array([min(cost.max_fpr, adversarial_fpr) for cost in usable])
-
-    def cut(prices: tuple[float, float]) -> tuple[tuple[int, ...], float]:
-        def segment(stop: int) -> Floats:
-            run_keys = np.maximum(key_sums[stop] - key_sums[:stop], 0.0)
-            run_queries = np.maximum(query_sums[stop] - query_sums[:stop], 0.0) + query_floor
-            full = run_keys > 0
-            ratios = np.where(full, run_queries, 0.0) / np.where(full, run_keys, 1.0)
-            value, _ = lagrangian(ratios, slopes, fixed, caps, *prices)
-            return np.where(full, run_keys * value, 0.0)
-
-        return _partition(segment, len(keys), regions)
-
-    def objective(found: Allocation) -> float:
-        if not found.feasible:
-            return math.inf
-        return found.bits if bits is None else found.fpr
-
-    def weigh(value: float, prices: tuple[float, float]) -> float:
-        """Lower bound on the objective from the Lagrangian at these prices."""
-        if bits is None:
-            assert fpr is not None
-            return value - prices[0] * fpr - prices[1] * kept
-        return (value - bits - prices[1] * kept) / prices[0] if prices[0] > 0 else 0.0
-
+    search = _Search(keys, queries, regions, costs, fpr, bits, deletability, adversarial_fpr, query_floor)
     best_cuts = best_thresholds(keys, queries, regions, query_floor)
-    best = fill(best_cuts)
+    best = search.fill(best_cuts)
     bound = 0.0
     seen = {best_cuts}
     trials = [best.multipliers]
@@ -226,16 +250,16 @@ def cheapest_thresholds(
         for prices in trials:
             if not best.feasible or not any(prices) or not all(map(math.isfinite, prices)):
                 continue
-            cuts, value = cut(prices)
-            bound = max(bound, weigh(value, prices))
+            cuts, value = search.cut(prices)
+            bound = max(bound, search.weigh(value, prices))
             if cuts in seen:
                 continue
             seen.add(cuts)
-            found = fill(cuts)
-            if objective(found) < objective(best):
+            found = search.fill(cuts)
+            if search.objective(found) < search.objective(best):
                 best_cuts, best, improved = cuts, found, True
                 break
-        if not best.feasible or objective(best) <= bound * (1 + TOLERANCE):
+        if not best.feasible or search.objective(best) <= bound * (1 + TOLERANCE):
             break
         if improved:
             trials = [best.multipliers]
