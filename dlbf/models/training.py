@@ -56,6 +56,26 @@ def _check_view(kind: str, features: Features | None) -> None:
         raise ValueError(f"kind {kind!r} is not fitted on the {features.view} view")
 
 
+def _check_arguments(
+    kind: str, max_bytes: int | None, weight_bits: int, features: Features | None, estimator: object
+) -> None:
+    """Refuse arguments of ``train`` that make no sense, and to train without scikit-learn."""
+    if kind not in (*KINDS[1:], "auto"):
+        raise ValueError(f"kind must be one of {', '.join(KINDS[1:])} or auto; found {kind!r}")
+    if max_bytes is not None and (not isinstance(max_bytes, int | np.integer) or max_bytes < 16):
+        raise ValueError(f"max_bytes must be a whole number of at least 16, found {max_bytes!r}")
+    if weight_bits not in (4, 8):
+        raise ValueError(f"weight_bits must be 4 or 8, found {weight_bits!r}")
+    if estimator is None:
+        _check_view(kind, features)
+    elif kind == "auto":
+        raise ValueError("auto chooses the estimator itself; name a kind with estimator=")
+    try:
+        import sklearn  # noqa: F401
+    except ImportError:
+        raise ImportError("training needs scikit-learn; install it with pip install 'dlbf[train]'") from None
+
+
 def _make_task(
     keys: Iterable[Any],
     negatives: Iterable[Any],
@@ -88,16 +108,16 @@ def _make_task(
     return task, packed
 
 
-def _measure_both(task: Task, model: Model, features: Features, n_regions: int) -> tuple[Quality, Quality]:
+def _measure_both(task: Task, model: Model, features: Features) -> tuple[Quality, Quality]:
     """The quality of the estimator's own scores and of the model's integers, on a sample."""
     key_rows = some_rows(task.key_rows, 50_000, np.random.default_rng(1))
     held_rows = some_rows(task.held_rows, 50_000, np.random.default_rng(2))
     before = measure(
         float_scores(model.estimator, features, task.packed, key_rows),
         float_scores(model.estimator, features, task.packed, held_rows),
-        n_regions,
+        task.n_regions,
     )
-    after = measure(score_rows(model, task.packed, key_rows), score_rows(model, task.packed, held_rows), n_regions)
+    after = measure(score_rows(model, task.packed, key_rows), score_rows(model, task.packed, held_rows), task.n_regions)
     return before, after
 
 
@@ -182,24 +202,10 @@ def train(
     (1024, True)
     """
     started = time.perf_counter()
-    if kind not in (*KINDS[1:], "auto"):
-        raise ValueError(f"kind must be one of {', '.join(KINDS[1:])} or auto; found {kind!r}")
-    if max_bytes is not None and (not isinstance(max_bytes, int | np.integer) or max_bytes < 16):
-        raise ValueError(f"max_bytes must be a whole number of at least 16, found {max_bytes!r}")
-    if weight_bits not in (4, 8):
-        raise ValueError(f"weight_bits must be 4 or 8, found {weight_bits!r}")
     if isinstance(features, str):
         features = Features(features)
-    if estimator is None:
-        _check_view(kind, features)
-    elif kind == "auto":
-        raise ValueError("auto chooses the estimator itself; name a kind with estimator=")
-    try:
-        import sklearn  # noqa: F401
-    except ImportError:
-        raise ImportError("training needs scikit-learn; install it with pip install 'dlbf[train]'") from None
-    rng = np.random.default_rng(random_state)
-    task, packed = _make_task(keys, negatives, validation, max_rows, n_keys, rng)
+    _check_arguments(kind, max_bytes, weight_bits, features, estimator)
+    task, packed = _make_task(keys, negatives, validation, max_rows, n_keys, np.random.default_rng(random_state))
     task.fpr, task.deletability, task.n_regions = fpr, deletability, n_regions
     task.objective, task.epochs, task.seed = objective, epochs, random_state
     task.split = features.split if features is not None else guess_split_byte(packed)
@@ -229,9 +235,8 @@ def train(
         kl_integer=0.0,
     )
     if quality is not None and model.features is not None:
-        before, after = _measure_both(task, model, model.features, n_regions)
-        model.report.update(
-            kl_float=before.kl, kl_integer=after.kl, total_bits_per_key=task.total_bits(quality, model.nbytes)
-        )
+        before, after = _measure_both(task, model, model.features)
+        total = task.total_bits(quality, model.nbytes)
+        model.report.update(kl_float=before.kl, kl_integer=after.kl, total_bits_per_key=total)
     model.report["seconds"] = time.perf_counter() - started
     return model
