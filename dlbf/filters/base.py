@@ -17,7 +17,7 @@ from dlbf.errors import FilterFullError, FormatError, NotDeletableError
 from dlbf.filters.writing import write_file
 from dlbf.kernels.core import FilterCore
 
-__all__ = ["Filter", "aligned_zeros", "open_payload", "secret_of", "stuck_count"]
+__all__ = ["Filter", "aligned_zeros", "detach", "open_over", "open_payload", "secret_of", "stuck_count"]
 
 COMMON_PARAMS = ("capacity", "fpr", "filter_id")
 # More than any machine's memory, and small enough that no product of two parameters overflows.
@@ -398,6 +398,18 @@ F = TypeVar("F", bound=Filter)
 def open_payload(cls: type[F], header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> F:
     """A filter over ``payload``, which it keeps; its size is compared with what the parameters say it must be."""
     return cls._from_payload(header, payload, secret, where)
+
+
+def open_over(cls: type[F], params: tuple[int, ...], payload: Any, n_items: int, secret: bytes | None) -> F:
+    """A filter over ``payload``, whose size and contents nobody checks."""
+    made = cls.__new__(cls)
+    made._open(params, payload, n_items, secret)
+    return made
+
+
+def detach(filter: Filter) -> None:
+    """Let go of the buffer, which somebody else owns."""
+    filter._detach()
 
 
 def secret_of(filter: Filter) -> bytes | None:

@@ -12,7 +12,16 @@ import numpy.typing as npt
 
 from dlbf import format
 from dlbf.errors import ChecksumError, FilterFullError, FormatError, NotDeletableError, ReinsertionError
-from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count, float_to_param
+from dlbf.filters.base import (
+    MAX_PAYLOAD_BYTES,
+    Filter,
+    aligned_zeros,
+    check_count,
+    detach,
+    float_to_param,
+    open_over,
+    secret_of,
+)
 from dlbf.filters.kinds import base_of_kind
 from dlbf.kernels.composite import CompositeCore
 from dlbf.learned.assembly import (
@@ -127,9 +136,7 @@ class Composite(CompositeCore, Filter):
         buffer = (self._payload() if payload is None else payload)[offset : offset + n_bytes]
         cls = part.row.cls
         params = (0, 0, part.filter_id, *part.params[: len(cls.PARAMS)])
-        made = cls.__new__(cls)
-        made._open(params, buffer, cls._items_in(buffer), self._secret)
-        return made
+        return open_over(cls, params, buffer, cls._items_in(buffer), self._secret)
 
     def _recovered_count(self) -> int:
         for part, _, _ in self._layout:
@@ -288,10 +295,9 @@ class Composite(CompositeCore, Filter):
         head = self._head()
         own, buffer = lay_out(parts, head[4 : 4 + head[0] - 1], self.model, head[2], self._plan.to_dict())
         params = (*self._params[:3], *own)
-        other = type(self).__new__(type(self))
-        other._open(params, buffer, 0, self._secret)
+        other = open_over(type(self), params, buffer, 0, self._secret)
         self._pour(other)
-        other._detach()
+        detach(other)
         self._adopt(buffer)
         self._params = params
         self._read_directory()
@@ -314,7 +320,7 @@ class Composite(CompositeCore, Filter):
                     target = self._part_filter(number, merged)
                     if not target._merge(theirs._part_filter(number), True):
                         return False
-                    target._detach()
+                    detach(target)
             unstored = self._unstored + theirs._unstored
             mine[:] = merged
             self._set_unstored(unstored)
@@ -326,7 +332,7 @@ class Composite(CompositeCore, Filter):
     def _differences(self, other: Filter) -> str:
         assert isinstance(other, Composite)
         parts = []
-        if format.hash_identity(self._secret) != format.hash_identity(other._secret):
+        if format.hash_identity(self._secret) != format.hash_identity(secret_of(other)):
             parts.append("hash (different secrets, or only one has one)")
         if self.design != other.design:
             parts.append(f"design ({self.design} and {other.design})")
@@ -370,8 +376,7 @@ def empty_composite(
 ) -> C:
     """An empty filter with these parts; the flags are those of the directory."""
     own, payload = lay_out(parts, thresholds, model, flags, plan.to_dict())
-    made = cls.__new__(cls)
-    made._open((capacity, float_to_param(fpr), 0, *own), payload, 0, secret)
+    made = open_over(cls, (capacity, float_to_param(fpr), 0, *own), payload, 0, secret)
     made._model = model
     return made
 
@@ -381,7 +386,7 @@ def empty_like(composite: C, parts: Sequence[Part], plan: Explanation, capacity:
     head = composite._head()
     return empty_composite(
         type(composite), parts, head[4 : 4 + head[0] - 1], composite.model, head[2], plan, capacity,
-        composite.fpr_target or plan.fpr, composite._secret,
+        composite.fpr_target or plan.fpr, secret_of(composite),
     )  # fmt: skip
 
 
@@ -404,4 +409,4 @@ def open_part(composite: Composite, number: int) -> Iterator[Filter]:
     try:
         yield inside
     finally:
-        inside._detach()
+        detach(inside)

@@ -157,12 +157,9 @@ def prepare(
     arguments, edges = _arguments(targets, model, key_scores, held_scores, total, 3.0 if scarce else 1.0)
     layout = Layout(edges, key_scores, model, total / len(key_list), spare, targets.headroom)
     plan, alternatives = _choose_plan(layout, targets, arguments, compare)
-    bins: tuple[tuple[float, float], ...] = ()
     if model.kind != "none" and targets.design == "auto" and len(plan.regions) == 1:
         layout = replace(layout, model=no_model())
-    elif model.kind != "none":
-        shares = shares_from_scores(key_scores, held_scores, KEPT_BINS)[:2]
-        bins = tuple((round(float(k), 6), round(float(q), 6)) for k, q in zip(*shares, strict=True))
+    bins = _kept_bins(key_scores, held_scores) if layout.model.kind != "none" else ()
     if len(plan.regions) > 1 and layout.model.kind == "none":
         raise ValueError(f"the design {plan.design!r} needs a model, and these keys gave none; use design='auto'")
     held_scores = _scores(layout.model, held, targets.secret, row.hides_score)
@@ -171,6 +168,12 @@ def prepare(
         layout, plan, layout.parts(plan), total, held, held_regions, _asked(targets), alternatives, notes, bins
     )
     return Prepared(_empty(cls, draft, targets), draft)
+
+
+def _kept_bins(key_scores: Scores, held_scores: Scores) -> tuple[tuple[float, float], ...]:
+    """Shares of the keys and of the queries in few bins, to plan other targets with."""
+    keys, queries, _ = shares_from_scores(key_scores, held_scores, KEPT_BINS)
+    return tuple((round(float(k), 6), round(float(q), 6)) for k, q in zip(keys, queries, strict=True))
 
 
 def _asked(targets: Targets) -> dict[str, float | None]:
