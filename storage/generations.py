@@ -8,14 +8,17 @@ filters need not load what learned ones bring.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from dlbf import format
 from dlbf.errors import FormatError, StoreError, VersionError
-from dlbf.filters.base import open_payload, secret_of, stuck_count
+from dlbf.filters.base import Filter, open_payload, secret_of, stuck_count
 from dlbf.filters.kinds import BASES, base_of_kind
 from dlbf.filters.tables import CuckooFilter
 from dlbf.geometry import cuckoo_fpr
+
+if TYPE_CHECKING:
+    from dlbf.learned.composite import Composite
 
 __all__ = [
     "GenerationFilter",
@@ -170,7 +173,7 @@ def new_filter(design: str, n_keys: int, fpr: float, secret: bytes | None) -> An
     return CuckooFilter(max(MIN_CAPACITY, n_keys), fpr, secret=secret)
 
 
-def capacity_of(filter: Any) -> int:
+def capacity_of(filter: Filter) -> int:
     """Keys that may be in the filter before its rate passes the target."""
     return int(filter.capacity or 0)
 
@@ -185,12 +188,12 @@ def shrink_at(capacity: int) -> int:
     return int(SHRINK_AT * capacity) if capacity > 4 * MIN_CAPACITY else 0
 
 
-def is_learned(filter: Any) -> bool:
+def is_learned(filter: Filter | None) -> TypeGuard["Composite"]:
     """Whether the filter is a composite with a plan (and perhaps a model)."""
     return getattr(filter, "KIND", None) == format.KIND_LEARNED
 
 
-def slack(filter: Any) -> int:
+def slack(filter: Filter) -> int:
     """Keys that may come, whichever they are, before a part of the filter is nearly full."""
     if is_learned(filter):
         from dlbf.learned import regions
@@ -199,7 +202,7 @@ def slack(filter: Any) -> int:
     return grow_at(capacity_of(filter)) - len(filter)
 
 
-def region_counts(filter: Any, batches: Iterable[list[bytes]]) -> list[int]:
+def region_counts(filter: "Composite", batches: Iterable[list[bytes]]) -> list[int]:
     """How many of these keys belong to each region of a learned filter."""
     counts = [0] * len(filter.plan.regions)
     for batch in batches:
@@ -208,7 +211,7 @@ def region_counts(filter: Any, batches: Iterable[list[bytes]]) -> list[int]:
     return counts
 
 
-def design_of(filter: Any) -> str:
+def design_of(filter: Filter) -> str:
     """The name of the filter's design."""
     if is_learned(filter):
         return str(filter.design)
@@ -216,7 +219,7 @@ def design_of(filter: Any) -> str:
     return row.design.name if row is not None and row.design is not None else type(filter).__name__
 
 
-def expected_rates(filter: Any, n_keys: int) -> tuple[float, float]:
+def expected_rates(filter: Filter, n_keys: int) -> tuple[float, float]:
     """False-positive rate and deletability of a filter that holds ``n_keys``, for the queries it was built for."""
     if is_learned(filter):
         from dlbf.learned import regions
@@ -229,7 +232,7 @@ def expected_rates(filter: Any, n_keys: int) -> tuple[float, float]:
     return fpr, 1 - fpr
 
 
-def remainder(filter: Any) -> int:
+def remainder(filter: Filter) -> int:
     """Entries that are left in a filter from which every key of the store was removed.
 
     Filters that cannot forget everything (collisions of a deletable Bloom filter, approximate deleted sets) leave some
@@ -250,26 +253,28 @@ def rebuilt_capacity(n_keys: int) -> int:
     return max(MIN_CAPACITY, int(n_keys * REBUILD_ROOM) + 64)
 
 
-def enlarged(filter: Any, room: float) -> Any:
+def enlarged(filter: Filter, room: float) -> Any:
     """An empty filter like this one with ``room`` times the room."""
     if is_learned(filter):
         from dlbf.learned import regions
 
         return regions.relaid(filter, [math.ceil(room * n) + 16 for n in regions.region_rooms(filter)])
-    return new_filter("auto", math.ceil(room * capacity_of(filter)), filter.fpr_target, secret_of(filter))
+    fpr = filter.fpr_target
+    assert fpr is not None  # a store makes its filters for a rate
+    return new_filter("auto", math.ceil(room * capacity_of(filter)), fpr, secret_of(filter))
 
 
-def pays(learned: Any, plain: Any) -> bool:
+def pays(learned: Filter, plain: Filter) -> bool:
     """Whether a filter with a model is worth having instead of one without."""
     return bool(learned.nbytes < plain.nbytes)
 
 
-def tightened(filter: Any, n_keys: int) -> Any:
+def tightened(filter: "Composite", n_keys: int) -> "Composite":
     """An empty learned filter like this one, at the size that a rebuild would give it."""
     return _relaid(filter, rebuilt_capacity(n_keys), None)
 
 
-def _relaid(filter: Any, n_keys: int, counts: Sequence[int] | None) -> Any:
+def _relaid(filter: "Composite", n_keys: int, counts: Sequence[int] | None) -> "Composite":
     from dlbf.learned import regions
 
     present = list(counts if counts is not None else regions.region_counts(filter))

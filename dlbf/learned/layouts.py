@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from dlbf.theory import Plan, plan
 
 __all__ = ["MAX_REGIONS", "Arguments", "Layout", "Scores", "alternatives_to", "planned", "smallest", "without_model"]
 
-Arguments = dict[str, Any]  # of ``dlbf.theory.plan``, by name
 Scores = npt.NDArray[np.int32]
 
 MAX_REGIONS = 8
@@ -24,13 +23,35 @@ MAX_REGIONS = 8
 REGIONS_TRIED = (MAX_REGIONS, 4, 2)
 # A model that saves less than this share of the bits is not worth its time.
 MIN_SAVING = 0.01
-# Arguments of `plan` that are about a model.
-_OF_A_MODEL = ("key_shares", "query_shares", "model_bits_per_key", "query_floor")
+
+
+class Arguments(TypedDict, total=False):
+    """What ``dlbf.theory.plan`` is asked."""
+
+    bits_per_key: float | None
+    fpr: float | None
+    deletability: float
+    adversarial_fpr: float
+    counter_bits: int
+    deletions: float
+    max_regions: int
+    bases: Sequence[str]
+    # These are about a model.
+    key_shares: npt.ArrayLike
+    query_shares: npt.ArrayLike
+    model_bits_per_key: float
+    query_floor: float
 
 
 def without_model(arguments: Arguments, fpr: float | None) -> Arguments:
     """The same targets for a plan that has no model, and so aims at the rate itself."""
-    return {name: value for name, value in arguments.items() if name not in _OF_A_MODEL} | {"fpr": fpr}
+    plain = arguments.copy()
+    plain["fpr"] = fpr
+    plain.pop("key_shares", None)
+    plain.pop("query_shares", None)
+    plain.pop("model_bits_per_key", None)
+    plain.pop("query_floor", None)
+    return plain
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ def _arguments(
     arguments: Arguments = {
         "bits_per_key": targets.bits_per_key,
         "fpr": aim,
-        "deletability": targets.deletability,
+        "deletability": targets.deletability or 0.0,
         "adversarial_fpr": targets.adversarial_fpr,
         "counter_bits": targets.counter_bits or 4,
         "deletions": targets.deletions,
@@ -230,14 +230,11 @@ def _arguments(
     edges: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
     if model.kind != "none":
         key_shares, query_shares, edges = shares_from_scores(key_scores, held_scores, MAX_BINS)
-        arguments.update(
-            key_shares=key_shares,
-            query_shares=query_shares,
-            model_bits_per_key=8 * model.nbytes / n_keys,
-            query_floor=floor / max(1, n_held),
-        )
+        arguments["key_shares"], arguments["query_shares"] = key_shares, query_shares
+        arguments["model_bits_per_key"] = 8 * model.nbytes / n_keys
+        arguments["query_floor"] = floor / max(1, n_held)
     elif get_design(targets.design).learned and targets.design != "auto":
-        arguments.update(key_shares=[1.0, 0.0], query_shares=[1.0, 0.0])
+        arguments["key_shares"] = arguments["query_shares"] = [1.0, 0.0]
     return arguments, edges
 
 

@@ -19,7 +19,7 @@ from dlbf.models.model import Model, make, seal_under
 
 __all__ = ["LINEAR", "SUPPORTED", "class_name", "compile", "float_scores", "score_rows"]
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[np.float64]
 
 # Score units per nat in the forms that have room for it; a table's scale follows from its largest weight.
 UNITS_PER_NAT = 256.0
@@ -148,7 +148,7 @@ def _from_tree(tree: Any, value_of: Callable[[int], float]) -> Callable[[int], _
     return node
 
 
-def _from_histogram(nodes: Array) -> Callable[[int], _Node]:
+def _from_histogram(nodes: npt.NDArray[np.void]) -> Callable[[int], _Node]:
     """Nodes of a histogram gradient booster's predictor."""
 
     def node(i: int) -> _Node:

@@ -7,7 +7,7 @@ the absent keys that will be asked for.  KL(G||H), in nats, is what learning sav
 Where to cut and how to share out the rates is theory's business (``dlbf.theory``); here scores become shares.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from dlbf.theory.thresholds import best_thresholds
 
 __all__ = ["Quality", "choose_thresholds", "filter_bits", "measure", "region_shares"]
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[np.int32] | npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 # Regions are chosen among at most this many bins; more changes the third digit of KL.
 N_BINS = 320
@@ -88,7 +88,7 @@ def choose_thresholds(key_scores: Array, query_scores: Array, n_regions: int = 8
     # A region in which fewer than three negatives fell is not known to be that empty.
     cuts = best_thresholds(keys, queries, n_regions, least_query_share=3.0 / len(query_scores))
     # Cut c lies before bin c, and bin c starts at edges[c - 1].
-    return np.asarray(edges[[cut - 1 for cut in cuts]])
+    return edges[[cut - 1 for cut in cuts]]
 
 
 def region_shares(thresholds: Array, key_scores: Array, query_scores: Array) -> tuple[Array, Array]:
