@@ -17,7 +17,19 @@ from dlbf.errors import FilterFullError, FormatError, NotDeletableError
 from dlbf.filters.writing import write_file
 from dlbf.kernels.core import FilterCore
 
-__all__ = ["Filter", "aligned_zeros", "detach", "open_over", "open_payload", "secret_of", "stuck_count"]
+__all__ = [
+    "Filter",
+    "after_kill",
+    "aligned_zeros",
+    "check_part",
+    "detach",
+    "grown_params",
+    "needs_check",
+    "open_over",
+    "open_payload",
+    "secret_of",
+    "stuck_count",
+]
 
 COMMON_PARAMS = ("capacity", "fpr", "filter_id")
 # More than any machine's memory, and small enough that no product of two parameters overflows.
@@ -415,6 +427,26 @@ def detach(filter: Filter) -> None:
 def secret_of(filter: Filter) -> bytes | None:
     """The secret that the filter hashes with."""
     return filter._secret
+
+
+def check_part(filter: Filter) -> None:
+    """FormatError if what the contents of a part say leads outside of them."""
+    filter._check_part()
+
+
+def needs_check(cls: type[Filter]) -> bool:
+    """Whether a part of this class has anything for ``check_part`` to look at."""
+    return cls._check_part is not Filter._check_part
+
+
+def after_kill(cls: type[Filter], params: tuple[int, ...]) -> str:
+    """Why a part cannot be trusted if the process that was changing it was killed; "" if it can."""
+    return cls._after_kill(params)
+
+
+def grown_params(filter: Filter, n_key_bytes: int) -> tuple[int, ...] | None:
+    """Own parameters with room for one more key of that size; None if there is room already."""
+    return filter._grown(n_key_bytes)
 
 
 def stuck_count(filter: Filter) -> int:

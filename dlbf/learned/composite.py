@@ -15,10 +15,14 @@ from dlbf.errors import ChecksumError, FilterFullError, FormatError, NotDeletabl
 from dlbf.filters.base import (
     MAX_PAYLOAD_BYTES,
     Filter,
+    after_kill,
     aligned_zeros,
     check_count,
+    check_part,
     detach,
     float_to_param,
+    grown_params,
+    needs_check,
     open_over,
     secret_of,
 )
@@ -112,10 +116,9 @@ class Composite(CompositeCore, Filter):
     def _check_parts(self) -> None:
         """What a part follows (offsets in an exact set) is followed only after all of it has been looked at."""
         for number, (part, _, _) in enumerate(self._layout):
-            if part.row.cls._check_part is Filter._check_part:
-                continue  # nothing to check: do not open it for that
-            with open_part(self, number) as inside:
-                inside._check_part()
+            if needs_check(part.row.cls):
+                with open_part(self, number) as inside:
+                    check_part(inside)
 
     def _part_bytes(self, kind: int, params: tuple[int, ...]) -> int:
         try:
@@ -140,7 +143,7 @@ class Composite(CompositeCore, Filter):
 
     def _recovered_count(self) -> int:
         for part, _, _ in self._layout:
-            if torn := part.row.cls._after_kill(part.params):
+            if torn := after_kill(part.row.cls, part.params):
                 raise ChecksumError(f"was being written and not closed; {torn}. Build it again")
         return self.approximate_count()
 
@@ -287,7 +290,7 @@ class Composite(CompositeCore, Filter):
             params = None
             if part.row.growable:
                 with open_part(self, number) as inside:
-                    params = inside._grown(n_key_bytes)
+                    params = grown_params(inside, n_key_bytes)
             full |= params is not None
             parts.append(part if params is None else replace(part, params=params + (0,) * (5 - len(params))))
         if not full:
@@ -309,7 +312,7 @@ class Composite(CompositeCore, Filter):
         """Union of two filters of equal plans, part by part; False, and no change, if one does not fit."""
         if any(part.role == DELETED for part, _, _ in self._layout):
             raise ValueError("filters with deleted sets cannot be united: a key of one may be deleted in the other")
-        theirs = other.copy()
+        theirs: Composite = other.copy()
         self._lock()
         try:
             mine = self._payload()
@@ -338,13 +341,9 @@ class Composite(CompositeCore, Filter):
             parts.append(f"design ({self.design} and {other.design})")
         elif self.model != other.model:
             parts.append("model")
-        elif self._geometry() != other._geometry():
+        elif _geometry(self) != _geometry(other):
             parts.append("geometry (thresholds or sizes of the parts)")
         return ", ".join(parts)
-
-    def _geometry(self) -> tuple[bytes, list[Part]]:
-        """What two filters must have in common beside the model: thresholds and parts."""
-        return self._directory()[:AT_MODEL_PARAMS], [part for part, _, _ in self._layout]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Composite):
@@ -353,14 +352,23 @@ class Composite(CompositeCore, Filter):
             return False
         mine, theirs = self.copy(), other.copy()  # each at one moment
         return len(mine) == len(theirs) and all(
-            mine._payload()[at : at + n_bytes] == theirs._payload()[their_at : their_at + n_bytes]
-            for (_, at, n_bytes), (_, their_at, _) in zip(mine._layout, theirs._layout, strict=True)
+            ours == others for ours, others in zip(mine._part_payloads(), theirs._part_payloads(), strict=True)
         )
+
+    def _part_payloads(self) -> Iterator[memoryview]:
+        """The bytes of each part."""
+        payload = self._payload()
+        return (payload[at : at + n_bytes] for _, at, n_bytes in self._layout)
 
 
 # --- for the rest of the library: what its users have no use for
 
 C = TypeVar("C", bound=Composite)
+
+
+def _geometry(composite: Composite) -> tuple[bytes, list[Part]]:
+    """What two filters must have in common beside the model: thresholds and parts."""
+    return composite._directory()[:AT_MODEL_PARAMS], parts_of(composite)
 
 
 def empty_composite(
