@@ -1,15 +1,16 @@
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from dlbf.kernels.environment import WritesCore
 from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.ledger import LedgerCore
 from dlbf.kernels.lmdblog import LmdbLogCore
-from dlbf.kernels.lookup import Key, LookupCore
+from dlbf.kernels.lookup import LookupCore
 from dlbf.kernels.traffic import TrafficCore
 
-Value = bytes | bytearray | memoryview
+_Key: TypeAlias = bytes | str | bytearray | memoryview
+_Value: TypeAlias = bytes | bytearray | memoryview
 
 def commit_change(
     writes: WritesCore, log: LmdbLogCore, ledger: LedgerCore, txn: Any, position: int, operations: OperationLog
@@ -31,10 +32,10 @@ class SingleChanges:
 
 class StoreCore(LookupCore):
     _changes: SingleChanges
-    def __setitem__(self, key: Key, value: Value, /) -> None: ...
-    def __delitem__(self, key: Key, /) -> None: ...
-    def put(self, key: Key, value: Value) -> None: ...
-    def delete(self, key: Key) -> bool: ...
+    def __setitem__(self, key: _Key, value: _Value, /) -> None: ...
+    def __delitem__(self, key: _Key, /) -> None: ...
+    def put(self, key: _Key, value: _Value) -> None: ...
+    def delete(self, key: _Key) -> bool: ...
 
 class PutPath:
     _dirty: bool
@@ -54,4 +55,4 @@ class PutPath:
         self, plain_put: Callable[..., bool], journal: OperationLog, full_error: Any, max_plain_bytes: int
     ) -> None: ...
     def _detach_put(self) -> None: ...
-    def put(self, key: Key, value: Value) -> bool: ...
+    def put(self, key: _Key, value: _Value) -> bool: ...

@@ -6,6 +6,8 @@ from dlbf.kernels.filelock import FileLock
 from dlbf.kernels.ledger import Word
 from dlbf.kernels.lookup import SourceCore
 
+class KeptRead: ...
+
 class EnvironmentCore:
     handle: Any
     leaving: Any
@@ -71,4 +73,7 @@ class WriteLock:
     def end(self) -> None: ...
 
 class Writing(WriteLock):
+    def __exit__(  # type: ignore[override]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
     def begin(self) -> Any: ...

@@ -30,8 +30,10 @@ def recommend(
 
     Parameters
     ----------
-    lf, main
-        The recommended filter, and its figures.
+    lf : LearnedFilter
+        The recommended filter.
+    main : Built
+        Its figures.
     plain_row : (str, Built) or None
         The smallest design without a model that meets the targets.
     rejected : Scores or None
