@@ -335,3 +335,13 @@ def test_search_is_not_cut_short_where_the_first_choice_is_not_the_best():
         fpr=0.05, deletability=0.5,
     )  # fmt: skip
     assert found.bits == pytest.approx(3.07467, abs=2e-5)
+
+
+def test_root_of_a_function_that_never_falls_to_zero_is_the_end_where_it_is_least():
+    """Rounding can leave a constraint broken by the last bit where it should hold: a flat function was divided by 0."""
+    from dlbf.theory.convex import bracket
+
+    assert bracket(lambda x: 1e-18, -3.0, 5.0) == 5.0
+    assert bracket(lambda x: 6.0 - x, -3.0, 5.0) == 5.0
+    assert bracket(lambda x: -1.0, -3.0, 5.0) == -3.0
+    assert bracket(lambda x: 1.5 - x, -3.0, 5.0) == pytest.approx(1.5)

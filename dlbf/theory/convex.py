@@ -72,7 +72,7 @@ def _log_level(weights: Floats, caps: Floats, shape: Floats, budget: float) -> f
     return float(levels[int(np.argmax(ok))])
 
 
-def _bracket(function: Callable[[float], float], low: float, high: float) -> float:
+def bracket(function: Callable[[float], float], low: float, high: float) -> float:
     """Root of a function with ``function(low) > 0 >= function(high)``; returns the end where it is <= 0.
 
     Illinois steps, and a bisection whenever the bracket has not halved.
@@ -80,6 +80,8 @@ def _bracket(function: Callable[[float], float], low: float, high: float) -> flo
     at_low, at_high = function(low), function(high)
     if at_low <= 0:
         return low
+    if at_high > 0:
+        return high  # there is none, by a rounding error or more: this is as near as it gets
     side = 0
     for step in range(200):
         width = high - low
@@ -164,7 +166,7 @@ class Problem:
                 def excess(log_mix: float) -> float:
                     return float(keys @ rates_at(log_mix, queries, fpr)[0]) / kept - 1
 
-                log_mix = _bracket(excess, self.log_low, self.log_high)
+                log_mix = bracket(excess, self.log_low, self.log_high)
                 rates, level = rates_at(log_mix, queries, fpr)
                 multipliers = (1 / level, math.exp(log_mix) / level)
         return self._solution(rates, slopes, fixed, multipliers)
@@ -208,7 +210,7 @@ class Problem:
             if excess(self.log_high) > 0:
                 log_mix = self.log_high
             else:
-                log_mix = _bracket(excess, self.log_low, self.log_high)
+                log_mix = bracket(excess, self.log_low, self.log_high)
             rates, level = rates_at(log_mix)
             multipliers = (1 / level, math.exp(log_mix) / level)
         return self._solution(rates, slopes, fixed, multipliers)
