@@ -515,8 +515,8 @@ for thread in threads:
 hung = lost = 0
 for i in range(100):
     child, rung = None, False
-    signal.setitimer(signal.ITIMER_REAL, 0.0001 + i % 50 * 0.00005)
     try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0001 + i % 50 * 0.00005)  # a slow machine may be rung before it forks
         child = os.fork()
         if not child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
