@@ -85,12 +85,14 @@ class Ledger(LedgerCore):
     # --- what answers
 
     def adopt(self, filter: Any, checkpoint: Checkpoint, sums: bytes) -> None:
-        """Go on with a filter that was just read or written as ``checkpoint``; ``offer`` may follow."""
-        self.withdraw()
-        self.filter = filter
+        """Go on with a filter that was just read or written as ``checkpoint``; ``offer`` may follow.
+
+        There is none until everything about it is known: an exception from a signal handler must leave no filter with
+        the position of another, because what it knows already would be followed again.
+        """
+        self.drop()
         self.sizes = Sizes.of(filter, self.n_operations)
         self.log_limit = max(MIN_LOG_BYTES, LOG_SHARE * filter.nbytes)
-        self.applied = checkpoint.txn_id
         self.removed = checkpoint.removed
         self.generation = checkpoint.generation
         self.checkpoint = checkpoint
@@ -100,6 +102,8 @@ class Ledger(LedgerCore):
         self.full = None
         if self._on_adopt is not None:
             self._on_adopt(self.generation)
+        self.applied = checkpoint.txn_id
+        self.filter = filter
 
     def state(self) -> tuple[str, str]:
         """ "filtering" or "pass-through", and why; the caller needs no lock."""

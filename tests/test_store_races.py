@@ -725,6 +725,31 @@ def test_interrupted_operation_gives_back_every_lock_and_count(path, monkeypatch
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_interrupted_commit_of_a_checkpoint_is_not_followed_twice(store):
+    first, other = store.twins
+
+    def delete():
+        store.ledger.log_limit = store.ledger.log_bytes  # so that it makes a checkpoint, and has a record of its own
+        with store.write() as txn:
+            txn.delete(first)
+
+    number = n_committed = 0
+    interrupted = True
+    while interrupted:
+        number += 1
+        interrupted = interrupt(delete, number)
+        assert store.get(other) == b"2"
+        assert store.state == "filtering"
+        n_committed += first not in store
+        store[first] = b"1"
+        store.update((b"another key %d" % i, b"") for i in range(20))
+        with store.write() as txn:
+            for i in range(20):
+                txn.delete(b"another key %d" % i)
+    assert n_committed > 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs setitimer")
 def test_timeouts_by_signal_give_back_every_lock_and_count(path):
     armed = False
