@@ -86,3 +86,17 @@ def test_stats_of_a_moved_directory_say_so(tmp_path):
         with pytest.raises(StoreError, match="moved or removed"):
             store.stats()
         assert store[b"k"] == b"v"
+
+
+@pytest.mark.parametrize("kind", [Store, Guard])
+def test_one_whose_init_has_not_run_is_an_error_not_a_crash(kind):
+    class Unopened(kind):
+        def __init__(self):
+            pass  # forgets super().__init__()
+
+    def put(face):
+        face[b"key"] = b"v"
+
+    for use in (lambda face: face.get(b"key"), lambda face: b"key" in face, put, lambda face: face.delete(b"key")):
+        with pytest.raises(AttributeError, match="has no attribute"):
+            use(Unopened())

@@ -140,7 +140,7 @@ cdef class StoreCore(LookupCore):
     cdef int _quick_change(self, object key, object value) except -2:
         cdef int answer = CHANGE_REFUSED
         cdef SingleChanges changes = self._changes
-        if changes.may_be_quick(key):
+        if changes is not None and changes.may_be_quick(key):
             answer = changes.change(key, value)
             if unlikely(changes.ledger.filter is None):
                 self._grow_if_due(1)  # it had no room

@@ -17,6 +17,12 @@ cdef class SourceCore:
 cdef class LookupCore:
     """Reads of single keys; subclasses bring ``_look_up_slowly``, for all that is not answered here."""
 
+    def __cinit__(self, *args, **kwargs):
+        # One that was never opened answers nothing: compiled code does not ask whether these are there.
+        self.ledger = LedgerCore()
+        self.traffic = TrafficCore()
+        self.source = SourceCore()
+
     def _wire(self, LedgerCore ledger, TrafficCore traffic, SourceCore source):
         """Whom to ask, who counts, and where the data are."""
         self.ledger = ledger
