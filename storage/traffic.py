@@ -123,6 +123,7 @@ class Traffic(TrafficCore):
         except (lmdb.Error, StoreError) as error:
             log.debug("sampled absent keys were not written: %s", error)
         finally:
+            self._flushed_at = time.monotonic()  # or tried to, or there is nobody who could: not at once again
             self._flusher = None
 
     def end_flushing(self, patience_seconds: float) -> bool:

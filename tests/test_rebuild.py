@@ -28,6 +28,7 @@ from dlbf.filters.kinds import BASES
 from dlbf.kernels.journal import OperationLog, apply_record
 from dlbf.learned.regions import region_counts, region_rooms
 from dlbf.storage import Store, build, drift, generations, layout, ledger, misses, observing, rebuild, samples, steps
+from dlbf.storage.traffic import Traffic
 from dlbf.theory import DESIGNS
 
 context = multiprocessing.get_context("fork")
@@ -479,6 +480,25 @@ def test_many_misses_are_written_aside_not_by_the_reader(path, monkeypatch):
         assert store.stats().misses >= 100
         assert writers == {"dlbf-misses"}
         assert store.verify().ok
+
+
+def test_misses_that_cannot_be_written_are_thinned_not_tried_at_once_again(path, monkeypatch):
+    monkeypatch.setattr(misses, "BUFFER_KEYS", 64)
+    tried = []
+    flush_aside = Traffic._flush_aside
+
+    def count(self):
+        tried.append(1)
+        flush_aside(self)
+
+    monkeypatch.setattr(Traffic, "_flush_aside", count)
+    view = open_store(path).snapshot()  # nobody is left who could write them
+    for i in range(64 * 64):
+        view._traffic.add_samples([b"%d" % i])
+        assert view._traffic.end_flushing(60)
+    assert len(tried) == 1
+    assert view._traffic.n_samples < 2 * 64
+    view.close()
 
 
 def test_damaged_misses_are_left_out(path):
