@@ -70,8 +70,12 @@ class Face(LookupCore):
         """The parts that every face has; ``limit`` absent keys are sampled."""
         environment = self._environment = opened.environment
         self._close_lock = threading.RLock()
-        traffic = Traffic(limit, weakly(self._flush), lambda: not environment.closing and not environment.was_forked())
-        ledger = Ledger(opened.log, opened.settings, traffic.watch_generation)
+
+        def is_open() -> bool:
+            return not environment.closing and not environment.was_forked()
+
+        traffic = Traffic(limit, weakly(self._flush), is_open)
+        ledger = Ledger(opened.log, opened.settings, traffic.watch_generation, is_open)
         ledger.watch(opened.log.word)
         return ledger, traffic
 

@@ -68,9 +68,17 @@ class Ledger(LedgerCore):
     settings : Settings
     on_adopt : callable, optional
         Called with the generation whenever another filter is put in.
+    is_open : callable, optional
+        Whether a filter may be loaded aside: not when the map is about to go.
     """
 
-    def __init__(self, log: Log, settings: Settings, on_adopt: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        log: Log,
+        settings: Settings,
+        on_adopt: Callable[[int], None] | None = None,
+        is_open: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.log = log
         self.settings = settings
         self.trouble = Trouble()
@@ -79,6 +87,7 @@ class Ledger(LedgerCore):
         self.sums = b""  # of the checkpoint's pieces
         self.log_limit = MIN_LOG_BYTES
         self._on_adopt = on_adopt
+        self._is_open = is_open
         self._unusable_at = -1  # the newest position when there was no usable filter: another one may bring one
         self._loader: threading.Thread | None = None
 
@@ -198,7 +207,7 @@ class Ledger(LedgerCore):
 
     def _load_aside(self) -> None:
         """Load the filter in a thread of its own."""
-        if self._loader is not None and self._loader.is_alive():
+        if not self._is_open() or (self._loader is not None and self._loader.is_alive()):
             return
 
         def load() -> None:

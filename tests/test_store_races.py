@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lmdb
@@ -407,6 +408,28 @@ def test_filter_is_loaded_later_if_no_thread_can_be_started(path, monkeypatch):
         assert store.get(b"x") is None
         monkeypatch.undo()
         assert store.stats().state == "filtering"
+
+
+def test_filter_is_not_loaded_aside_while_the_store_is_being_closed(path, monkeypatch):
+    with open_store(path) as store:
+        store.update((b"k%d" % i, b"") for i in range(5000))
+    monkeypatch.setattr("dlbf.storage.ledger.LOAD_ASIDE_BYTES", 0)
+    begun = []
+    real = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (begun.append(thread.name), real(thread)))
+    store = open_store(path)
+    environment = peek.environment(store)
+    let_go = environment.let_go
+
+    def read_first():
+        # The map is about to go: who loads the filter from it would read what is not there any more.
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(store.get, b"k1").result() == b""
+        let_go()
+
+    monkeypatch.setattr(environment, "let_go", read_first)
+    store.close()
+    assert "dlbf-loader" not in begun
 
 
 @pytest.mark.parametrize("name", ["dlbf-loader", "dlbf-misses"])
