@@ -403,8 +403,13 @@ class Face(LookupCore):
 
     def _let_go(self) -> None:
         """Close everything; what an exception has interrupted is done when it is called again."""
-        self.ledger.withdraw()
-        self._environment.let_go()
+        with contextlib.ExitStack() as stack:
+            # Another thread that has the lock may be reading the filter out of the map.  If it is this one a signal
+            # handler closes the store, and ends what it came into the middle of.
+            with contextlib.suppress(StoreError):
+                stack.enter_context(Held(self.ledger.lock))
+            self.ledger.withdraw()
+            self._environment.let_go()
 
     def __enter__(self) -> Self:
         return self

@@ -69,7 +69,7 @@ class Ledger(LedgerCore):
     on_adopt : callable, optional
         Called with the generation whenever another filter is put in.
     is_open : callable, optional
-        Whether a filter may be loaded aside: not when the map is about to go.
+        Whether the log may be followed: not when the map is about to go, which waits for ``lock``.
     """
 
     def __init__(
@@ -186,6 +186,8 @@ class Ledger(LedgerCore):
         return self._refresh(txn, wait)
 
     def _refresh(self, txn: Any, wait: bool) -> bool:
+        if not self._is_open():
+            return False
         with Held(self.lock, wait) as taken:
             if not taken:
                 return False
@@ -207,7 +209,7 @@ class Ledger(LedgerCore):
 
     def _load_aside(self) -> None:
         """Load the filter in a thread of its own."""
-        if not self._is_open() or (self._loader is not None and self._loader.is_alive()):
+        if self._loader is not None and self._loader.is_alive():
             return
 
         def load() -> None:

@@ -23,7 +23,7 @@ from support import peek
 from dlbf.capi import FilterReader
 from dlbf.errors import StoreError
 from dlbf.kernels.locks import LedgerLock
-from dlbf.storage import Store, build, generations, ledger, steps
+from dlbf.storage import Store, build, generations, ledger, lmdblog, steps
 from dlbf.storage import store as store_module
 from dlbf.storage.environment import BEGIN_ERRORS
 
@@ -430,6 +430,44 @@ def test_filter_is_not_loaded_aside_while_the_store_is_being_closed(path, monkey
     monkeypatch.setattr(environment, "let_go", read_first)
     store.close()
     assert "dlbf-loader" not in begun
+
+
+def test_close_waits_for_a_thread_that_reads_the_filter_out_of_the_map(path, monkeypatch):
+    with open_store(path) as store:
+        store.update((b"k%d" % i, b"") for i in range(5000))
+    store = open_store(path)
+    closer = threading.Thread(target=store.close)
+    was_open = []
+    real = lmdblog.aligned_zeros
+
+    def close_meanwhile(n_bytes):
+        # Now this thread has views of the map, and is about to read them.
+        closer.start()
+        closer.join(0.2)
+        was_open.append(peek.environment(store).handle is not None)
+        return real(n_bytes) if was_open[0] else pytest.fail("the map is gone")
+
+    monkeypatch.setattr(lmdblog, "aligned_zeros", close_meanwhile)
+    with contextlib.suppress(StoreError):  # it is closed now
+        assert store.get(b"k1") == b""
+    closer.join(60)
+    assert was_open == [True]
+    assert store.state == "closed"
+
+
+def test_signal_handler_may_close_the_store_and_end_the_process_while_the_filter_is_read(path, monkeypatch):
+    with open_store(path) as store:
+        store.update((b"k%d" % i, b"") for i in range(5000))
+    store = open_store(path)
+
+    def handler(n_bytes):
+        store.close()
+        sys.exit(0)
+
+    monkeypatch.setattr(lmdblog, "aligned_zeros", handler)
+    with pytest.raises(SystemExit):
+        store.get(b"k1")
+    assert store.state == "closed"
 
 
 @pytest.mark.parametrize("name", ["dlbf-loader", "dlbf-misses"])
