@@ -131,9 +131,12 @@ class LockFile:
         if self._fd >= 0:
             with _opening:
                 self._writer.close()
-                os.close(self._fd)
-                self._fd = -1
-                _open_here.pop(self._place, None)
+                # Never twice: by then the number may be another file's.
+                number, self._fd = self._fd, -1
+                try:
+                    os.close(number)
+                finally:
+                    _open_here.pop(self._place, None)
 
     def __del__(self) -> None:
         self.close()

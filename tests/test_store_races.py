@@ -23,7 +23,7 @@ from support import peek
 from dlbf.capi import FilterReader
 from dlbf.errors import StoreError
 from dlbf.kernels.locks import LedgerLock
-from dlbf.storage import Store, build, generations, ledger, lmdblog, steps
+from dlbf.storage import Guard, Store, build, generations, ledger, lmdblog, steps
 from dlbf.storage import store as store_module
 from dlbf.storage.environment import BEGIN_ERRORS
 
@@ -1044,6 +1044,22 @@ def test_close_that_was_interrupted_is_finished_by_the_next(path):
     meta_map.close()
     with open_store(path) as again:
         assert again[b"a"] == b"1"
+
+
+def test_interrupted_close_of_a_guard_closes_no_file_twice(path):
+    engine = {b"key": b"v"}
+    number = 1
+    while True:
+        guard = Guard(engine, path, sync="none")
+        interrupted = interrupt(guard.close, number)
+        others = [os.open(os.devnull, os.O_RDONLY) for _ in range(4)]  # which may have the numbers of what was closed
+        guard.close()
+        for other in others:
+            os.close(other)
+        if not interrupted:
+            break
+        number += 1
+    assert number > 2
 
 
 class Interrupting:
