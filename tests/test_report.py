@@ -470,13 +470,9 @@ def test_percent_never_rounds_something_to_nothing_or_to_all():
 
 def test_legends_name_what_their_chart_shows_and_nothing_else(learned):
     other = json.loads(json.dumps(learned))
-    rate = {"hits": 9, "trials": 900, "value": 0.01, "interval_99": [0.005, 0.02]}
-    template = {"deletable": True, "fpr_measured": rate}
-    rows = [row for row in other["peers"] if "missing" not in row]
-    assert rows
     for name, size, rate in (("far to the right", 500.0, 0.01), ("far below", 8.0, 1e-9), ("well inside", 8.0, 0.01)):
-        row = json.loads(json.dumps(rows[0])) | json.loads(json.dumps(template)) | {"name": name, "bits_per_key": size}
-        row["fpr_measured"]["value"] = rate
+        measured = {"hits": 9, "trials": 900, "value": rate, "interval_99": [0.005, 0.02]}
+        row = {"name": name, "deletable": True, "version": "1", "bits_per_key": size, "fpr_measured": measured}
         other["peers"].append(row)
     curve = next(curve for curve in other["curves"] if curve["names"] == ["lbf-2cbf"])
     curve["points"] = [[rate, 900.0] for rate, _ in curve["points"]]

@@ -41,7 +41,7 @@ def _quietly(function, arguments):
     os._exit(0)
 
 
-def joined(process, seconds=60):
+def joined(process, seconds=600):
     process.join(seconds)
     assert process.exitcode == 0
 
