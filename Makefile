@@ -82,7 +82,7 @@ dist: $(VENV)/.built ## sdist, and the wheel built from it, in dist/
 	$(BIN)/python -m build -q
 
 check-dist: dist ## install the wheel in fresh environments, try it, check its types
-	DLBF_WHEEL="$$(ls $(CURDIR)/dist/*.whl)" $(BIN)/python -m pytest -q tests/test_packaging.py
+	DLBF_WHEEL="$$(ls $(CURDIR)/dist/*.whl)" $(BIN)/python -m pytest -q tests/project/test_packaging.py
 	rm -rf build/installed && $(PIP) --no-deps --target build/installed dist/*.whl
 	MYPYPATH=build/installed $(BIN)/mypy --strict -p dlbf
 	cd build/installed && PYTHONPATH=. MYPYPATH=. $(STUBTEST) $(STUBS)

@@ -1,22 +1,18 @@
-"""What all tests share: hypothesis profiles, key makers with fixed seeds, the folder of real data.
+"""What all tests share: hypothesis profiles, the fixtures, which tests are left out.
 
 ``DLBF_HYPOTHESIS=ci`` runs more examples than the default profile, ``dev``.
 """
 
-import functools
 import os
-import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.samples import DELETABLE, SMALL_FILTERS
 
 import dlbf
-from dlbf.bench.contenders import SHAPES
-from dlbf.errors import StoreError
-from dlbf.storage.room import Room
 
 # A process that a shell without job control starts in the background ignores Ctrl-C, and so would those it starts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -27,32 +23,6 @@ PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", PATIENT, max_examples=25, stateful_step_count=30)
 settings.register_profile("ci", PATIENT, max_examples=300, stateful_step_count=60)
 settings.load_profile(os.environ.get("DLBF_HYPOTHESIS", "dev"))
-
-SECRET = bytes(range(16))
-
-
-def skip_without_writemap(folder: Path) -> None:
-    """Skip a test of stores written through LMDB's map where there can be none: not every file system gives room."""
-    try:
-        Room(folder / "probe", mapped=True).close()
-    except StoreError as error:
-        pytest.skip(str(error))
-
-
-def url_keys(n: int, seed: int = 0) -> list[bytes]:
-    """``n`` different keys that look like URLs; two seeds share none."""
-    rng = random.Random(seed)
-    words = [bytes(rng.choices(b"abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 9))) for _ in range(997)]
-    return [b"https://%s.example/%d/%s/%d" % (words[i % 997], seed, words[(i * 31) % 997], i) for i in range(n)]
-
-
-def small_filters(secret: bytes | None = None) -> dict[str, Callable[[], dlbf.filters.Filter]]:
-    """A maker of a small filter for every class, counter width and layout."""
-    return {name: functools.partial(shape.make_small, secret) for name, shape in SHAPES.items()}
-
-
-SMALL_FILTERS = small_filters()
-DELETABLE = sorted(name for name, shape in SHAPES.items() if shape.cls.DELETABLE)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

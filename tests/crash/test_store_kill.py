@@ -9,7 +9,7 @@ from pathlib import Path
 import crash_harness as harness
 import lmdb
 import pytest
-from conftest import skip_without_writemap
+from support.samples import skip_without_writemap
 
 from dlbf.storage import Store, steps
 

@@ -1,0 +1,1 @@
+"""What tests import; a folder of tests imports nothing from another."""

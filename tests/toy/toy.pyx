@@ -1,6 +1,6 @@
 """A base filter that dlbf does not know: kernel, class and row, all that a new one needs, in one file.
 
-Cells of one byte that count; ``tests/test_toy_base.py`` compiles it and takes it through the library.
+Cells of one byte that count; ``tests/filters/test_toy_base.py`` compiles it and takes it through the library.
 """
 
 import math
