@@ -10,13 +10,14 @@ Nothing is written before the switch: a builder that dies leaves no trace, and t
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Generic
 
 from dlbf.errors import DlbfError, FilterFullError
+from dlbf.filters.base import Filter
 from dlbf.kernels.journal import apply_record, read_record
 from dlbf.storage import generations, steps
 from dlbf.storage.layout import FLAG_OMITTED
-from dlbf.storage.log import Log
+from dlbf.storage.log import Log, Record, View
 
 __all__ = ["TOO_MANY_ALIKE", "Builder", "fill_successor"]
 
@@ -31,8 +32,13 @@ CLOSE_RECORDS = 64
 
 
 def fill_successor(
-    before: Any, n_keys: int, n_new: int, all_keys: Callable[[], Iterator[bytes]], fpr: float, secret: bytes | None
-) -> Any:
+    before: Filter | None,
+    n_keys: int,
+    n_new: int,
+    all_keys: Callable[[], Iterator[bytes]],
+    fpr: float,
+    secret: bytes | None,
+) -> Filter:
     """The filter that follows ``before`` (None: unknown), with all of ``n_keys`` keys, ``n_new`` of them just added."""
     is_bulk = n_new >= generations.BULK_SHARE * n_keys and not generations.is_learned(before)
     growth = generations.BULK_GROWTH if is_bulk else generations.GROWTH
@@ -41,7 +47,7 @@ def fill_successor(
         filter.update(all_keys())
         return filter
     except FilterFullError:
-        if not generations.is_learned(filter):
+        if not generations.is_learned(filter) or not generations.is_learned(before):
             raise
         # The new keys are not spread over the regions of the model as the old ones were: look where they are.
         keys = all_keys()
@@ -51,7 +57,7 @@ def fill_successor(
     return filter
 
 
-class Builder:
+class Builder(Generic[View]):
     """Fills an empty filter with keys that come in order, step by step.
 
     Parameters
@@ -67,9 +73,9 @@ class Builder:
 
     def __init__(
         self,
-        log: Log,
-        filter: Any,
-        keys_after: Callable[[Any, bytes | None], Iterator[bytes]] = lambda txn, position: iter(()),
+        log: Log[View],
+        filter: Filter,
+        keys_after: Callable[[View, bytes | None], Iterator[bytes]] = lambda txn, position: iter(()),
     ) -> None:
         self.log = log
         self.filter = filter
@@ -86,7 +92,7 @@ class Builder:
         self.done = False
         self.restarts += 1
 
-    def catch_up(self, txn: Any, now: int) -> bool:
+    def catch_up(self, txn: View, now: int) -> bool:
         """Apply the journal up to transaction ``now``; False if the walk had to be begun again."""
         if not self._begun():
             self.applied = now
@@ -119,26 +125,26 @@ class Builder:
         self.applied = now
         return False
 
-    def _meet(self, record: Any) -> None:
+    def _meet(self, record: Record) -> None:
         """Follow a record of the journal."""
         apply_record(self.filter, record, None if self.done else self.position)
 
-    def step(self, txn: Any, n_keys: int) -> int:
+    def step(self, txn: View, n_keys: int) -> int:
         """Catch up with ``txn`` (a read transaction) and pass up to ``n_keys`` more keys; returns how many."""
         self.catch_up(txn, self.log.position(txn))
         return self._walk(txn, n_keys)
 
-    def finish(self, txn: Any) -> None:
+    def finish(self, txn: View) -> None:
         """Inside a write transaction that has not changed anything: become complete for it."""
         self.catch_up(txn, self.log.position(txn) - 1)
         while not self.done:
             self._walk(txn, 1 << 30)
 
-    def _ahead(self, txn: Any) -> Iterator[bytes]:
+    def _ahead(self, txn: View) -> Iterator[bytes]:
         """The keys behind ``position``."""
         return self._keys_after(txn, self.position)
 
-    def _walk(self, txn: Any, n_keys: int) -> int:
+    def _walk(self, txn: View, n_keys: int) -> int:
         if self.done:
             return 0
         passed = 0

@@ -9,11 +9,12 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import lmdb
 
 from dlbf.errors import FilterFullError, StoreError
+from dlbf.filters.base import Filter
 from dlbf.kernels.changes import commit_change
 from dlbf.kernels.environment import Writing
 from dlbf.kernels.journal import OperationLog, apply_record
@@ -23,12 +24,13 @@ from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_succ
 from dlbf.storage.growth import Growth
 from dlbf.storage.layout import FLAG_OMITTED, FLAG_REMOVED, Checkpoint, TrafficRecord
 from dlbf.storage.ledger import Ledger
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.parts import Opened
 from dlbf.storage.source import Source
 from dlbf.storage.traffic import Traffic
 from dlbf.storage.trouble import DAMAGE, FULL, SECRET, VERSION
 
-__all__ = ["Commits"]
+__all__ = ["Commits", "Turn"]
 
 log = logging.getLogger("dlbf.storage")
 
@@ -42,10 +44,22 @@ BUILD_KEYS_PER_STEP = 8192
 BROKEN_JOURNAL_RECORDS = 4096
 BROKEN_RECORD_BYTES = 1 << 20
 
-Prepare = Callable[[Any, int], TrafficRecord]
+Prepare = Callable[[Txn, int], TrafficRecord]
 
 
-def run_now(part: Callable[..., Any], *arguments: Any, wait: bool = True) -> Any:
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+
+
+class Turn(Protocol):
+    """Calls a function when it is this thread's turn to write; Busy if that is not now and it may not ``wait``."""
+
+    def __call__(
+        self, part: Callable[[*Arguments], Result], /, *arguments: *Arguments, wait: bool = True
+    ) -> Result: ...
+
+
+def run_now(part: Callable[[*Arguments], Result], /, *arguments: *Arguments, wait: bool = True) -> Result:
     """Whoever may begin a write transaction is the writer."""
     return part(*arguments)
 
@@ -71,12 +85,12 @@ class Commits:
     def __init__(
         self,
         opened: Opened,
-        ledger: Ledger,
-        source: Source,
+        ledger: Ledger[Txn],
+        source: Source[Txn],
         traffic: Traffic,
-        new_builder: Callable[[Any], Builder],
-        alone: Callable[..., Any] = run_now,
-        within: Callable[..., Any] = run_now,
+        new_builder: Callable[[Filter], Builder[Txn]],
+        alone: Turn = run_now,
+        within: Turn = run_now,
         errors: tuple[type[Exception], ...] = (),
     ) -> None:
         self.environment = opened.environment
@@ -93,11 +107,11 @@ class Commits:
         self._errors: tuple[type[Exception], ...] = (lmdb.Error, StoreError, OSError, MemoryError, *errors)
         self.writes.on_begin = ledger.catch_up_before
         # Called in the transaction that puts in a rebuilt filter, not one that has only grown.
-        self.on_rebuilt: Callable[[Any], object] = lambda txn: None
+        self.on_rebuilt: Callable[[Txn], object] = lambda txn: None
 
     # --- committing
 
-    def commit(self, txn: Any, operations: OperationLog) -> None:
+    def commit(self, txn: Txn, operations: OperationLog) -> None:
         """Commit what ``txn`` has changed, with its record."""
         ledger = self.ledger
         position = self.log.position(txn)
@@ -116,7 +130,7 @@ class Commits:
                 self.traffic.report(txn, self.log, ledger.generation)
             commit_change(self.writes, self.log, ledger, txn, position, operations)
 
-    def _commit_checkpoint(self, txn: Any, operations: OperationLog, position: int) -> None:
+    def _commit_checkpoint(self, txn: Txn, operations: OperationLog, position: int) -> None:
         """Commit together with a checkpoint, which the log's length has made due."""
         ledger = self.ledger
         flags = FLAG_REMOVED if operations.n_removed else 0
@@ -138,7 +152,7 @@ class Commits:
             self.log.commit(self.writes, txn, position, record)
             self._put_in(filter, checkpoint, sums, changes)
 
-    def _commit_grown(self, txn: Any, operations: OperationLog, position: int) -> None:
+    def _commit_grown(self, txn: Txn, operations: OperationLog, position: int) -> None:
         """Commit together with a larger filter, made from the data as this transaction leaves it."""
         ledger, source = self.ledger, self.source
         before = ledger.full if ledger.filter is None else ledger.filter
@@ -164,7 +178,7 @@ class Commits:
         added, deleted = traffic.added + operations.n_added, traffic.deleted + operations.n_removed
         self._write_generation(txn, operations, filter, position, replace(traffic, added=added, deleted=deleted))
 
-    def _commit_unfiltered(self, txn: Any, operations: OperationLog, position: int) -> None:
+    def _commit_unfiltered(self, txn: Txn, operations: OperationLog, position: int) -> None:
         """Commit in a store whose filter this process cannot use."""
         trouble = self.ledger.trouble
         if trouble.kind == VERSION:
@@ -183,11 +197,11 @@ class Commits:
         record = operations.record(position, generation, flags | (FLAG_OMITTED if omit else 0), not omit)
         self.log.commit(self.writes, txn, position, record)
 
-    def _write_checkpoint(self, txn: Any, filter: Any, checkpoint: Checkpoint) -> tuple[Checkpoint, bytes]:
+    def _write_checkpoint(self, txn: Txn, filter: Filter, checkpoint: Checkpoint) -> tuple[Checkpoint, bytes]:
         ledger = self.ledger
         return self.log.write_checkpoint(txn, filter.to_bytes(), checkpoint, (ledger.checkpoint, ledger.sums))
 
-    def _put_in(self, filter: Any, checkpoint: Checkpoint, sums: bytes, changes: tuple[int, int]) -> None:
+    def _put_in(self, filter: Filter, checkpoint: Checkpoint, sums: bytes, changes: tuple[int, int]) -> None:
         """It is committed: answer from this filter from now on; the ledger's lock is held."""
         ledger = self.ledger
         ledger.adopt(filter, checkpoint, sums)
@@ -195,7 +209,7 @@ class Commits:
         ledger.offer()
 
     def _write_generation(
-        self, txn: Any, operations: OperationLog, filter: Any, position: int, traffic: TrafficRecord
+        self, txn: Txn, operations: OperationLog, filter: Filter, position: int, traffic: TrafficRecord
     ) -> None:
         """Make ``filter`` the next generation and commit."""
         checkpoint, sums = self._write_checkpoint(txn, filter, Checkpoint.of(position, position, position))
@@ -214,11 +228,11 @@ class Commits:
             self.growth.builder = None
             self._put_in(filter, checkpoint, sums, (traffic.added, traffic.deleted))
 
-    def traffic_so_far(self, txn: Any, position: int) -> TrafficRecord:
+    def traffic_so_far(self, txn: Txn, position: int) -> TrafficRecord:
         """The traffic record, with the changes before ``position``."""
         return replace(self.log.read_traffic(txn), added=self.ledger.added, deleted=self.ledger.deleted)
 
-    def transact(self, write: Callable[[Any], OperationLog]) -> None:
+    def transact(self, write: Callable[[Txn], OperationLog]) -> None:
         """A write transaction; ``write`` changes something, and is called again if the map was full."""
         with Writing(self.writes) as txn:
             while True:
@@ -306,7 +320,7 @@ class Commits:
                 growth.builder = None  # it may have met a key, and not know that it has
                 raise
 
-    def _next_builder(self) -> Builder | None:
+    def _next_builder(self) -> Builder[Txn] | None:
         """What makes the next generation, if that is still needed."""
         ledger, growth = self.ledger, self.growth
         growth.builder = None
@@ -335,16 +349,15 @@ class Commits:
                 except lmdb.MapFullError:
                     txn = self.writes.begin_again(txn)
 
-    def step(self, builder: Builder, n_keys: int) -> tuple[int, int]:
+    def step(self, builder: Builder[Txn], n_keys: int) -> tuple[int, int]:
         """Let a builder pass up to ``n_keys`` keys; returns how many it passed, and at which position."""
-        passed: tuple[int, int] = self._within(self._step, builder, n_keys)
-        return passed
+        return self._within(self._step, builder, n_keys)
 
-    def _step(self, builder: Builder, n_keys: int) -> tuple[int, int]:
+    def _step(self, builder: Builder[Txn], n_keys: int) -> tuple[int, int]:
         with self.log.reading() as txn:
             return builder.step(txn, n_keys), self.log.position(txn)
 
-    def build(self, builder: Builder, n_keys: int, progress: Callable[[int, int], None]) -> None:
+    def build(self, builder: Builder[Txn], n_keys: int, progress: Callable[[int, int], None]) -> None:
         """Fill a builder's filter up to the newest position but a few."""
         passed = 0
         # Five times outrun by writers: the switch will do the rest while they wait.
@@ -356,14 +369,14 @@ class Commits:
             if builder.done and now - before <= CLOSE_RECORDS:
                 return
 
-    def switch(self, builder: Builder, prepare: Prepare | None = None) -> None:
+    def switch(self, builder: Builder[Txn], prepare: Prepare | None = None) -> None:
         """Make a finished builder's filter the one that answers, in one transaction.
 
         ``prepare`` is called with the transaction and its position, and writes what else belongs to the new generation.
         """
         self._within(self._switch, builder, prepare or self.traffic_so_far)
 
-    def _switch(self, builder: Builder, prepare: Prepare) -> None:
+    def _switch(self, builder: Builder[Txn], prepare: Prepare) -> None:
         with Writing(self.writes) as txn:
             while True:
                 steps.reached("switch-began")

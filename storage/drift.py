@@ -1,8 +1,8 @@
 """When a rebuild is due: what the filter was built for against what it meets now."""
 
 import math
-from typing import Any
 
+from dlbf.filters.base import Filter
 from dlbf.storage import generations
 from dlbf.storage.commits import Commits
 from dlbf.storage.figures import NO_MODEL
@@ -97,7 +97,7 @@ def drift(commits: Commits, estimate: bool) -> Drift:
     )
 
 
-def _tight_bytes(filter: Any, n_keys: int, fpr: float, secret: bytes | None) -> int:
+def _tight_bytes(filter: Filter, n_keys: int, fpr: float, secret: bytes | None) -> int:
     """Bytes of the same kind of filter at the size that a rebuild would give it."""
     plain = generations.new_filter("auto", generations.rebuilt_capacity(n_keys), fpr, secret)
     if not generations.is_learned(filter) or not n_keys:

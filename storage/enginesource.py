@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from typing import Any
 
+from dlbf.filters.base import Filter
 from dlbf.kernels.hashing import checksum64
 from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.journal import operations as operations_of
@@ -12,6 +12,7 @@ from dlbf.storage.engines import Adapter
 from dlbf.storage.engines.base import keys_of
 from dlbf.storage.engines.late import LateKeys
 from dlbf.storage.environment import Environment
+from dlbf.storage.lmdbtypes import Txn
 
 __all__ = ["EngineSource"]
 
@@ -40,32 +41,32 @@ class EngineSource(SourceCore):
         """Values of the keys in those places."""
         return places, self.engine.get_many([keys[i] for i in places])
 
-    def count(self, txn: Any) -> int:
+    def count(self, txn: Txn) -> int:
         """Number of keys in the engine."""
         n_keys = self.engine.count()
         return sum(1 for _ in self._engine_keys()) if n_keys is None else n_keys
 
-    def count_cheaply(self, txn: Any, filter: Any) -> int:
+    def count_cheaply(self, txn: Txn, filter: Filter | None) -> int:
         """The same, or what the filter says where the engine would have to read for it."""
         n_keys = self.engine.count()
         return n_keys if n_keys is not None else len(filter) if filter is not None else 0
 
-    def count_after(self, txn: Any, operations: OperationLog, filter: Any) -> int:
+    def count_after(self, txn: Txn, operations: OperationLog, filter: Filter | None) -> int:
         """Number of keys, or more, when ``operations`` are done."""
         if filter is not None:
             return operations.n_added + len(filter)
         return operations.n_added + self.count(txn) + len(self.late.keys(txn))
 
-    def scan(self, txn: Any) -> Iterator[bytes]:
+    def scan(self, txn: Txn) -> Iterator[bytes]:
         """The keys that the filter should know, each once."""
         return self._with_late(txn, self._engine_keys())
 
-    def scan_after(self, txn: Any, operations: OperationLog) -> Iterator[bytes]:
+    def scan_after(self, txn: Txn, operations: OperationLog) -> Iterator[bytes]:
         """The same with those that ``operations`` add: new keys are logged before the engine has them."""
         added = [key for removal, key in operations_of(operations.record(0, 0, 0)) if not removal]
         return self._with_late(txn, chain(keys_of(self.engine, b""), added))
 
-    def _with_late(self, txn: Any, keys: Iterator[bytes]) -> Iterator[bytes]:
+    def _with_late(self, txn: Txn, keys: Iterator[bytes]) -> Iterator[bytes]:
         late = self.late.keys(txn)
         return chain((key for key in keys if key not in late), late) if late else keys
 

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 import lmdb
 
@@ -17,6 +16,7 @@ from dlbf.errors import StoreError
 from dlbf.kernels.environment import Asking, EnvironmentCore, Reading, ReadsHeld, WriteLock, WritesCore
 from dlbf.kernels.filelock import FileLock
 from dlbf.storage.layout import DATA_FILE, META_TXN_ID_OFFSET
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import Databases
 from dlbf.storage.opening import map_meta_pages
 from dlbf.storage.room import WRITER_BYTE, Room, is_full, room_left
@@ -82,7 +82,7 @@ class Environment(EnvironmentCore):
 
     dbs: Databases
 
-    def __init__(self, path: Path, readonly: bool, handle: Any, room: Room | None) -> None:
+    def __init__(self, path: Path, readonly: bool, handle: lmdb.Environment, room: Room | None) -> None:
         self.path = path
         self.readonly = readonly
         self.room = room
@@ -279,9 +279,9 @@ class Writes(WritesCore):
         super().__init__(environment, self.lock)
         environment._writes = weakref.ref(self)
         # Called with each new transaction before it is used: the ledger catches up.
-        self.on_begin: Callable[[Any], None] = lambda txn: None
+        self.on_begin: Callable[[Txn], None] = lambda txn: None
 
-    def begin_locked(self) -> Any:
+    def begin_locked(self) -> Txn:
         """Begin, with the lock held."""
         environment = self.environment
         environment.drop_kept()  # it will be of the past, and would keep pages from being used again
@@ -294,7 +294,7 @@ class Writes(WritesCore):
         self.on_begin(txn)
         return txn
 
-    def begin_again(self, txn: Any, number: int | None = None) -> Any:
+    def begin_again(self, txn: Txn, number: int | None = None) -> Txn:
         """After a full map: abort, make it larger, begin again; as transaction ``number``, where that matters."""
         environment = self.environment
         self.abort(txn)

@@ -2,9 +2,10 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self, TypeVar, overload
 
 import lmdb
 
@@ -18,8 +19,9 @@ from dlbf.storage import misses
 from dlbf.storage.commits import Commits
 from dlbf.storage.drift import drift
 from dlbf.storage.environment import Environment
-from dlbf.storage.keys import Key, as_key
+from dlbf.storage.keys import MISSING, Key, as_key
 from dlbf.storage.ledger import Ledger
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.parts import Opened
 from dlbf.storage.rebuild import Progress, Wishes, rebuild
 from dlbf.storage.report import Drift, RebuildReport, Stats
@@ -29,7 +31,12 @@ from dlbf.storage.traffic import Traffic
 from dlbf.storage.views import ItemsRange, KeysRange, ValuesRange, bounds
 from dlbf.storage.weak import weakly
 
+if TYPE_CHECKING:
+    from dlbf.models import Model
+
 __all__ = ["CLOSE_PATIENCE_SECONDS", "Face", "sample_limit"]
+
+T = TypeVar("T")
 
 # How long close() waits for what other threads are writing.
 CLOSE_PATIENCE_SECONDS = 30.0
@@ -59,14 +66,13 @@ class Face(LookupCore):
         Where the data are.
     """
 
-    ledger: Ledger
+    ledger: Ledger[Txn]
     traffic: Traffic
-    source: Source
+    source: Source[Txn]
     _environment: Environment
     _commits: Commits
-    _close_lock: Any  # one thread closes
 
-    def _prepare(self, opened: Opened, limit: int) -> tuple[Ledger, Traffic]:
+    def _prepare(self, opened: Opened, limit: int) -> tuple[Ledger[Txn], Traffic]:
         """The parts that every face has; ``limit`` absent keys are sampled."""
         environment = self._environment = opened.environment
         self._close_lock = threading.RLock()
@@ -83,7 +89,7 @@ class Face(LookupCore):
         self._commits.flush(wait=False)
 
     @property
-    def path(self) -> Any:
+    def path(self) -> Path:
         """The directory."""
         return self._environment.path
 
@@ -94,7 +100,7 @@ class Face(LookupCore):
 
     # --- lookups
 
-    def _look_up_slowly(self, key: Key, default: Any) -> Any:
+    def _look_up_slowly(self, key: Key, default: T) -> bytes | T:
         """Every lookup that is not the common one: see ``dlbf.kernels.lookup.LookupCore``."""
         self._environment.check()
         wanted = as_key(key)
@@ -117,7 +123,11 @@ class Face(LookupCore):
             return default
         return value
 
-    def get_many(self, keys: Iterable[Key], default: Any = None) -> list[Any]:
+    @overload
+    def get_many(self, keys: Iterable[Key], default: None = None) -> list[bytes | None]: ...
+    @overload
+    def get_many(self, keys: Iterable[Key], default: T) -> list[bytes | T]: ...
+    def get_many(self, keys: Iterable[Key], default: T = None) -> list[bytes | T]:  # type: ignore[assignment]
         """The values of many keys, ``default`` for those that are not there.
 
         Parameters
@@ -145,8 +155,8 @@ class Face(LookupCore):
         traffic = self.traffic
         traffic.count(lookups=len(wanted))
         maybe, position = self.ledger.ask_many(wanted)
-        asked = range(len(wanted)) if maybe is None else maybe.nonzero()[0].tolist()
-        out = [default] * len(wanted)
+        asked: Sequence[int] = range(len(wanted)) if maybe is None else maybe.nonzero()[0].tolist()
+        out: list[bytes | T] = [default] * len(wanted)
         present: set[int] = set()
         read = asked
         if asked:
@@ -164,6 +174,21 @@ class Face(LookupCore):
             absent = [i for i in range(len(wanted)) if i not in present]
             traffic.add_samples([wanted[absent[i]] for i in drawn])
         return out
+
+    @overload
+    def pop(self, key: Key) -> bytes: ...
+    @overload
+    def pop(self, key: Key, default: T) -> bytes | T: ...
+    def pop(self, key: Key, default: object = MISSING) -> object:
+        """Delete a key and return its value."""
+        value = self._take(as_key(key))
+        if value is None and default is MISSING:
+            raise KeyError(key)
+        return default if value is None else value
+
+    def _take(self, key: bytes) -> bytes | None:
+        """Delete a key; its value, or None if it is not there."""
+        raise NotImplementedError  # each face brings its own
 
     def items(
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
@@ -218,7 +243,7 @@ class Face(LookupCore):
         negatives: Iterable[Key] | None = None,
         design: str = "auto",
         *,
-        model: Any = "auto",
+        model: "str | Model | None" = "auto",
         fpr: float | None = None,
         deletability: float | None = None,
         adversarial_fpr: float = 1.0,
@@ -271,6 +296,9 @@ class Face(LookupCore):
         Repairs a store whose filter cannot be used.  Nothing is written before the switch, which is one transaction:
         interrupted at any moment, the old filter goes on serving.
 
+        *A guard* needs it after anything that changed the engine behind it: another program's writes, a restored
+        backup, a server that came back with less or more than it had.
+
         Run it in a process of its own (``dlbf rebuild``) where reads must not wait: training takes a core or two.
         Memory: at most 500,000 keys and as many absent ones are kept to learn from, whatever the size of the store.
 
@@ -287,8 +315,12 @@ class Face(LookupCore):
         self._environment.check()
         if self.readonly:
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to rebuild")
+        self._before_rebuild()
         wishes = Wishes(design, model, fpr, deletability, adversarial_fpr, allow_false_negatives)
         return rebuild(self._commits, wishes, negatives, dry_run=dry_run, if_needed=if_needed, progress=progress)
+
+    def _before_rebuild(self) -> None:
+        """Raise if it cannot be done."""
 
     def drift(self, estimate: bool = True) -> Drift:
         """How far the store is from what its filter was built for, and whether a rebuild is due.

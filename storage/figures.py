@@ -1,10 +1,11 @@
 """The figures of a filter, for reports."""
 
 import math
-from typing import Any
 
+from dlbf.filters.base import Filter
 from dlbf.storage import generations
 from dlbf.storage.ledger import Ledger
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.observing import observed_rate
 from dlbf.storage.report import FilterFigures
 
@@ -14,7 +15,7 @@ __all__ = ["NO_MODEL", "figures", "figures_now"]
 NO_MODEL = "none"
 
 
-def figures_now(ledger: Ledger) -> FilterFigures | None:
+def figures_now(ledger: Ledger[Txn]) -> FilterFigures | None:
     """The figures of the filter that serves now; None if there is none."""
     is_filtering = ledger.state()[0] == "filtering"
     filter = ledger.filter  # another thread may take it away at any time
@@ -26,14 +27,15 @@ def figures_now(ledger: Ledger) -> FilterFigures | None:
     return figures(filter, len(filter), rate)
 
 
-def figures(filter: Any, n_keys: int, measured: float = math.nan) -> FilterFigures:
+def figures(filter: Filter, n_keys: int, measured: float = math.nan) -> FilterFigures:
     """The figures of a filter with ``n_keys`` in it."""
-    learned = generations.is_learned(filter)
-    model_bytes = filter.model_bytes if learned else 0
+    model, model_bytes = NO_MODEL, 0
+    if generations.is_learned(filter):
+        model, model_bytes = filter.model.kind, filter.model_bytes
     rate, deletability = generations.expected_rates(filter, n_keys)
     return FilterFigures(
         design=generations.design_of(filter),
-        model=filter.model.kind if learned else NO_MODEL,
+        model=model,
         keys=n_keys,
         filter_bytes=filter.nbytes - model_bytes,
         model_bytes=model_bytes,

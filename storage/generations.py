@@ -8,7 +8,10 @@ filters need not load what learned ones bring.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
 
 from dlbf import format
 from dlbf.errors import FormatError, StoreError, VersionError
@@ -72,8 +75,9 @@ class GenerationFilter(Protocol):
 
     def __contains__(self, key: bytes) -> bool: ...
     def __len__(self) -> int: ...
-    def contains_many(self, keys: Iterable[bytes]) -> Any:
-        """Ask for many; numpy array of bool."""
+    def contains_many(self, keys: Iterable[bytes]) -> npt.NDArray[np.bool_]:
+        """Ask for many."""
+        ...
 
     @property
     def nbytes(self) -> int:
@@ -105,7 +109,7 @@ def check_fpr(fpr: float | None) -> None:
         raise ValueError(f"fpr must be a number between 0 and 1, found {fpr!r}")
 
 
-Loader = Callable[[format.Header, memoryview, bytes | None, str], Any]
+Loader = Callable[[format.Header, memoryview, bytes | None, str], Filter]
 _LOADERS: dict[int, Loader] = {}
 
 
@@ -123,13 +127,13 @@ def register(kind: int, loader: Loader) -> None:
     _LOADERS[kind] = loader
 
 
-def _base_loader(header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> Any:
+def _base_loader(header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> Filter:
     row = base_of_kind(header.kind)
     assert row is not None  # registered below
     return open_payload(row.cls, header, payload, secret, where)
 
 
-def _learned_loader(header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> Any:
+def _learned_loader(header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> Filter:
     from dlbf.learned import LearnedFilter
 
     filter = open_payload(LearnedFilter, header, payload, secret, where)
@@ -144,7 +148,7 @@ for _row in BASES.values():
 register(format.KIND_LEARNED, _learned_loader)
 
 
-def load(blob: bytearray, secret: bytes | None, where: str) -> Any:
+def load(blob: bytearray, secret: bytes | None, where: str) -> Filter:
     """The filter whose ``to_bytes`` gave ``blob``; it keeps ``blob`` as its buffer.
 
     The caller has checked the bytes against a checksum of its own, so the sums inside are not looked at again.
@@ -166,7 +170,7 @@ def load(blob: bytearray, secret: bytes | None, where: str) -> Any:
     return loader(header, payload, secret, where)
 
 
-def new_filter(design: str, n_keys: int, fpr: float, secret: bytes | None) -> Any:
+def new_filter(design: str, n_keys: int, fpr: float, secret: bytes | None) -> Filter:
     """An empty filter with room for ``n_keys`` at the target rate."""
     if design not in ("auto", "cuckoo"):
         raise StoreError(f"unknown design {design!r} for a store's filter; choose 'auto' or 'cuckoo'")
@@ -253,7 +257,7 @@ def rebuilt_capacity(n_keys: int) -> int:
     return max(MIN_CAPACITY, int(n_keys * REBUILD_ROOM) + 64)
 
 
-def enlarged(filter: Filter, room: float) -> Any:
+def enlarged(filter: Filter, room: float) -> Filter:
     """An empty filter like this one with ``room`` times the room."""
     if is_learned(filter):
         from dlbf.learned import regions
@@ -286,13 +290,13 @@ def _relaid(filter: "Composite", n_keys: int, counts: Sequence[int] | None) -> "
 
 
 def successor(
-    filter: Any,
+    filter: Filter | None,
     n_keys: int,
     fpr: float,
     secret: bytes | None,
     counts: Sequence[int] | None = None,
     growth: float = GROWTH,
-) -> Any:
+) -> Filter:
     """The empty filter that follows ``filter`` (None: there is none) in a store that has grown or shrunk to
     ``n_keys``.
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dlbf.storage.build import Builder
+from dlbf.storage.lmdbtypes import Txn
 
 __all__ = ["Growth"]
 
@@ -14,7 +15,7 @@ GROWTH_PAUSE_COMMITS = 1024
 class Growth:
     """See the module."""
 
-    builder: Builder | None = None
+    builder: Builder[Txn] | None = None
     generation: int = 0  # that the builder's filter will follow
     misfit: int = 0  # generation whose successor had no room in one of its regions
     failure: str = ""  # why the successor of the following generation was last not made

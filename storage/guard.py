@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from dlbf.errors import FormatError, StoreError
 from dlbf.kernels.hashing import checksum64
@@ -29,12 +29,13 @@ from dlbf.storage.face import CLOSE_PATIENCE_SECONDS, Face, sample_limit
 from dlbf.storage.guarding import GuardedWrites
 from dlbf.storage.guardopening import UNATTACHED, Opening, prepare_folder
 from dlbf.storage.intents import LOCK_FILE, LockFile, boot_id
-from dlbf.storage.keys import MISSING, Key, Value, as_items, as_key, as_value
+from dlbf.storage.keys import Items, Key, Value, as_items, as_key, as_value
 from dlbf.storage.layout import (
     GUARD_KEY,
     STATE_BROKEN,
     GuardInfo,
 )
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.owner import owner_name
 from dlbf.storage.parts import Opened, Options, checked_path
 from dlbf.storage.rebuild import Progress
@@ -127,7 +128,7 @@ class Guard(Face, MutableMapping[bytes, bytes]):
 
     def __init__(
         self,
-        engine: Any,
+        engine: object,
         path: str | os.PathLike[str],
         fpr: float | None = None,
         *,
@@ -265,7 +266,7 @@ class Guard(Face, MutableMapping[bytes, bytes]):
     def _distrust(self, reason: str) -> None:
         """Use the filter no more, in any process if this one may write."""
 
-        def fail(txn: Any) -> OperationLog:
+        def fail(txn: Txn) -> OperationLog:
             with Held(self.ledger.lock):
                 self.ledger.fail(Unusable(reason), txn)
             return OperationLog()
@@ -302,7 +303,7 @@ class Guard(Face, MutableMapping[bytes, bytes]):
     def __setitem__(self, key: Key, value: Value) -> None:
         self.put(key, value)
 
-    def update(self, other: Any = (), /, **more: bytes) -> None:
+    def update(self, other: Items = (), /, **more: bytes) -> None:
         """Store many items, in batches: one commit and at most one question to the engine for thousands of them."""
         for items in (iter(as_items(other)), iter(more.items())):
             while batch := {as_key(key): as_value(value) for key, value in islice(items, BATCH_KEYS)}:
@@ -318,7 +319,7 @@ class Guard(Face, MutableMapping[bytes, bytes]):
 
     def delete(self, key: Key) -> bool:
         """Delete a key; True if it was there."""
-        return bool(self._writes.alone(self._delete, as_key(key)))
+        return self._writes.alone(self._delete, as_key(key))
 
     def _delete(self, key: bytes) -> bool:
         tells = self.engine.tells
@@ -338,23 +339,16 @@ class Guard(Face, MutableMapping[bytes, bytes]):
             n_deleted += len(self._writes.alone(self._writes.delete, batch))
         return n_deleted
 
-    def pop(self, key: Key, default: Any = MISSING) -> Any:
-        """Delete a key and return its value."""
-        value = self._writes.alone(self._pop, as_key(key))
-        if value is not None:
-            return value
-        if default is MISSING:
-            raise KeyError(key)
-        return default
+    def _take(self, key: bytes) -> bytes | None:
+        return self._writes.alone(self._pop, key)
 
     def _pop(self, key: bytes) -> bytes | None:
-        value: bytes | None = self.get(key)
+        value = self.get(key)
         return value if value is not None and self._delete(key) else None
 
     def popitem(self) -> tuple[bytes, bytes]:
         """Delete a key that the engine gives first and return it with its value; KeyError if there is none."""
-        item: tuple[bytes, bytes] = self._writes.alone(self._popitem)
-        return item
+        return self._writes.alone(self._popitem)
 
     def _popitem(self) -> tuple[bytes, bytes]:
         for key in self.keys():
@@ -365,10 +359,10 @@ class Guard(Face, MutableMapping[bytes, bytes]):
 
     def setdefault(self, key: Key, default: bytes = b"") -> bytes:
         """The value of a key, which is stored first if it is not there."""
-        return bytes(self._writes.alone(self._get_or_put, as_key(key), as_value(default)))
+        return self._writes.alone(self._get_or_put, as_key(key), as_value(default))
 
     def _get_or_put(self, key: bytes, default: bytes) -> bytes:
-        value: bytes | None = self.get(key)
+        value = self.get(key)
         if value is None:
             self._put(key, default)
             return default
@@ -411,22 +405,14 @@ class Guard(Face, MutableMapping[bytes, bytes]):
         """
         return self.rebuild(model=None, progress=progress)
 
-    def rebuild(self, negatives: Iterable[Key] | None = None, design: str = "auto", **options: Any) -> RebuildReport:
-        """Make a new filter for the keys that the engine holds, while guarded reads and writes go on.
-
-        The same as ``dlbf.storage.Store.rebuild``.  Run it after anything that changed the engine behind the
-        guard: another program's writes, a restored backup, a server that came back with less or more than it had.
-        """
-        self._environment.check()
-        if not self.readonly:
-            self._writes.refuse_within_change()
-            self._claim()
-            identity = self._identity()
-            self._check_identity(identity)
-            # A filter that only grows is for the engine it was for.
-            record, meta = GuardInfo(identity).pack(), self._environment.dbs.meta
-            self._commits.on_rebuilt = lambda txn: txn.put(GUARD_KEY, record, db=meta)
-        return super().rebuild(negatives, design, **options)
+    def _before_rebuild(self) -> None:
+        """The filter that will be made is this engine's; one that only grows stays that of the engine it was for."""
+        self._writes.refuse_within_change()
+        self._claim()
+        identity = self._identity()
+        self._check_identity(identity)
+        record, meta = GuardInfo(identity).pack(), self._environment.dbs.meta
+        self._commits.on_rebuilt = lambda txn: txn.put(GUARD_KEY, record, db=meta)
 
     def verify(self) -> Verification:
         """Read all keys of the engine and compare the filter with them; guarded writes wait meanwhile.

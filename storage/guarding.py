@@ -14,9 +14,10 @@ there: an entry for nothing is harmless, taking one out twice is not.
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from dlbf.errors import DlbfError, StoreError
+from dlbf.filters.base import Filter
 from dlbf.kernels.filelock import Busy
 from dlbf.kernels.journal import OperationLog, read_record
 from dlbf.kernels.journal import operations as operations_of
@@ -31,8 +32,12 @@ from dlbf.storage.environment import Environment
 from dlbf.storage.intents import ADDING, NOTHING, REMOVING, LockFile, Note
 from dlbf.storage.layout import FLAG_OMITTED
 from dlbf.storage.ledger import Ledger
+from dlbf.storage.lmdbtypes import Txn
 
 __all__ = ["GuardedWrites"]
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
 
 class GuardedWrites:
@@ -48,7 +53,7 @@ class GuardedWrites:
     """
 
     environment: Environment
-    ledger: Ledger
+    ledger: Ledger[Txn]
     source: EngineSource
     commits: Commits
 
@@ -61,7 +66,7 @@ class GuardedWrites:
         # Called when the engine has refused a write: it may have become another directory's.
         self.on_refusal: Callable[[], object] = bool
 
-    def wire(self, environment: Environment, ledger: Ledger, source: EngineSource, commits: Commits) -> None:
+    def wire(self, environment: Environment, ledger: Ledger[Txn], source: EngineSource, commits: Commits) -> None:
         """What is written to."""
         self.environment = environment
         self.ledger = ledger
@@ -70,7 +75,7 @@ class GuardedWrites:
 
     # --- one writer at a time
 
-    def alone(self, change: Callable[..., Any], *arguments: Any, wait: bool = True) -> Any:
+    def alone(self, change: Callable[[*Arguments], Result], /, *arguments: *Arguments, wait: bool = True) -> Result:
         """Do something as the writer, of whom there is one; what a dead one left is settled first.
 
         Unless the caller wants to ``wait`` it is Busy if there is another one.
@@ -88,7 +93,7 @@ class GuardedWrites:
             self.environment.refuse_while_closing()  # that may have begun while we waited
             return self.as_writer(change, *arguments, wait=wait)
 
-    def as_writer(self, change: Callable[..., Any], *arguments: Any, wait: bool = True) -> Any:
+    def as_writer(self, change: Callable[[*Arguments], Result], /, *arguments: *Arguments, wait: bool = True) -> Result:
         """The same, with the threads' lock held."""
         lock_file = self.lock_file
         try:
@@ -97,7 +102,7 @@ class GuardedWrites:
         finally:
             lock_file.unlock()
 
-    def within(self, part: Callable[..., Any], *arguments: Any, wait: bool = True) -> Any:
+    def within(self, part: Callable[[*Arguments], Result], /, *arguments: *Arguments, wait: bool = True) -> Result:
         """Do a part of a change, or the same by itself; whoever calls this knows which, and is no signal handler."""
         return part(*arguments) if self.mutex._is_owned() else self.alone(part, *arguments, wait=wait)
 
@@ -132,7 +137,7 @@ class GuardedWrites:
         """Log that ``keys`` are added or removed; ``act`` is done between the note and the commit."""
         done = act is None
 
-        def write(txn: Any) -> OperationLog:
+        def write(txn: Txn) -> OperationLog:
             nonlocal done
             operations = OperationLog()
             for key in keys:
@@ -266,14 +271,14 @@ class GuardedWrites:
     def remember(self, keys: Sequence[bytes]) -> None:
         """List keys that the filter has entries for, and whose writes may still arrive."""
 
-        def write(txn: Any) -> OperationLog:
+        def write(txn: Txn) -> OperationLog:
             self.source.late.add(txn, self.commits.log.position(txn), keys)
             return OperationLog()
 
         if keys:
             self.commits.transact(write)
 
-    def new_builder(self, filter: Any) -> Builder:
+    def new_builder(self, filter: Filter) -> Builder[Txn]:
         """What fills an empty filter with the engine's keys, step by step."""
         self.within(self.forget_late)
         log = self.commits.log
@@ -287,7 +292,7 @@ class GuardedWrites:
     def forget_late(self) -> None:
         """Take keys from the list whose writes will not arrive any more."""
 
-        def write(txn: Any) -> OperationLog:
+        def write(txn: Txn) -> OperationLog:
             self.source.late.forget_old(txn)
             return OperationLog()
 

@@ -4,7 +4,6 @@ import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import lmdb
 
@@ -21,6 +20,7 @@ from dlbf.storage.layout import (
     GuardInfo,
 )
 from dlbf.storage.lmdblog import LmdbLog
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.owner import ID_FILE
 from dlbf.storage.parts import Opened, Options, open_parts
 
@@ -99,7 +99,7 @@ class Opening:
             lock_file.mark(NO_BOOT)
         return opened
 
-    def _fill(self, txn: Any, new: LmdbLog) -> None:
+    def _fill(self, txn: Txn, new: LmdbLog) -> None:
         """What a guard's environment has beside what every new one has."""
         position = new.position(txn)
         unattached = Checkpoint(position, position, position, position, 0, 0, STATE_BROKEN, UNATTACHED)

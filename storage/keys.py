@@ -1,14 +1,32 @@
 """What users give as keys, values and items, as bytes."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 from dlbf.kernels.keys import read_key
 
-__all__ = ["MISSING", "Key", "Value", "as_items", "as_key", "as_value"]
+__all__ = ["MISSING", "Items", "Key", "Value", "as_items", "as_key", "as_value"]
 
 Key = bytes | str | bytearray | memoryview
 Value = bytes | bytearray | memoryview
+
+K = TypeVar("K")
+V = TypeVar("V", covariant=True)
+
+
+@runtime_checkable
+class Keyed(Protocol[K, V]):
+    """What has keys and their values: a mapping, or a snapshot."""
+
+    def keys(self) -> Iterable[K]:
+        """All of them."""
+        ...
+
+    def __getitem__(self, key: K, /) -> V: ...
+
+
+# What ``update`` takes.
+Items = Keyed[bytes, Value] | Keyed[str, Value] | Keyed[Key, Value] | Iterable[tuple[Key, Value]]
 
 # A default that nobody can have given.
 MISSING = object()
@@ -21,7 +39,7 @@ def as_key(key: object) -> bytes:
     return read_key(key)
 
 
-def as_value(value: Any) -> bytes:
+def as_value(value: Value) -> bytes:
     """A value as bytes."""
     if type(value) is bytes:
         return value
@@ -33,8 +51,11 @@ def as_value(value: Any) -> bytes:
         ) from None
 
 
-def as_items(other: Any) -> Iterable[tuple[Any, Any]]:
+def as_items(other: Items) -> Iterable[tuple[Key, Value]]:
     """What ``update`` takes: a mapping, anything with ``keys()`` (a snapshot, say), or pairs."""
     if isinstance(other, Mapping):
         return other.items()
-    return ((key, other[key]) for key in other.keys()) if hasattr(other, "keys") else other  # noqa: SIM118
+    if isinstance(other, Keyed):
+        keyed = cast("Keyed[Key, Value]", other)
+        return ((key, keyed[key]) for key in keyed.keys())  # noqa: SIM118
+    return other

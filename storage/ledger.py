@@ -8,17 +8,20 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic
 
 import lmdb
+import numpy as np
+import numpy.typing as npt
 
 from dlbf.errors import ChecksumError, DlbfError, FormatError, VersionError
+from dlbf.filters.base import Filter
 from dlbf.kernels.journal import read_record
 from dlbf.kernels.ledger import LedgerCore
 from dlbf.kernels.locks import Held
 from dlbf.storage import generations
 from dlbf.storage.layout import FLAG_OMITTED, FLAG_REMOVED, STATE_BROKEN, Checkpoint, StoreInfo
-from dlbf.storage.log import Log
+from dlbf.storage.log import Log, Record, View
 from dlbf.storage.trouble import DAMAGE, FULL, SECRET, VERSION, Trouble, Unusable
 
 __all__ = ["Ledger", "Settings", "Sizes"]
@@ -53,13 +56,13 @@ class Sizes:
     look_again_at: int = 0  # operations after which a region of a learned filter may be nearly full
 
     @classmethod
-    def of(cls, filter: Any, look_again_at: int) -> "Sizes":
+    def of(cls, filter: Filter, look_again_at: int) -> "Sizes":
         """Those of a filter."""
         capacity = generations.capacity_of(filter)
         return cls(capacity, generations.grow_at(capacity), generations.shrink_at(capacity), look_again_at)
 
 
-class Ledger(LedgerCore):
+class Ledger(LedgerCore, Generic[View]):
     """See the module.  ``lock`` guards everything here, except where a method says that the caller needs none.
 
     Parameters
@@ -74,7 +77,7 @@ class Ledger(LedgerCore):
 
     def __init__(
         self,
-        log: Log,
+        log: Log[View],
         settings: Settings,
         on_adopt: Callable[[int], None] | None = None,
         is_open: Callable[[], bool] = lambda: True,
@@ -93,7 +96,7 @@ class Ledger(LedgerCore):
 
     # --- what answers
 
-    def adopt(self, filter: Any, checkpoint: Checkpoint, sums: bytes) -> None:
+    def adopt(self, filter: Filter, checkpoint: Checkpoint, sums: bytes) -> None:
         """Go on with a filter that was just read or written as ``checkpoint``; ``offer`` may follow.
 
         There is none until everything about it is known: an exception from a signal handler must leave no filter with
@@ -124,7 +127,7 @@ class Ledger(LedgerCore):
             return "pass-through", self.trouble.reason
         return "filtering", ""
 
-    def ask_many(self, keys: list[bytes]) -> tuple[Any, int]:
+    def ask_many(self, keys: list[bytes]) -> tuple[npt.NDArray[np.bool_] | None, int]:
         """The filter's answers and the position they are of; None if it may not be asked.  Needs no lock."""
         if not self.is_current() and not self.refresh():
             return None, 0
@@ -169,7 +172,7 @@ class Ledger(LedgerCore):
 
     # --- catching up
 
-    def refresh(self, wait: bool = False, txn: Any = None) -> bool:
+    def refresh(self, wait: bool = False, txn: View | None = None) -> bool:
         """Bring the filter up to date, or to what the view ``txn`` sees; False if it cannot be used now.
 
         One that takes a while to load is loaded aside, and until then the data are read, unless the caller wants to
@@ -185,7 +188,7 @@ class Ledger(LedgerCore):
                 return self._refresh(txn, wait)
         return self._refresh(txn, wait)
 
-    def _refresh(self, txn: Any, wait: bool) -> bool:
+    def _refresh(self, txn: View, wait: bool) -> bool:
         if not self._is_open():
             return False
         with Held(self.lock, wait) as taken:
@@ -203,7 +206,7 @@ class Ledger(LedgerCore):
             self._unusable_at = now
             return False
 
-    def _is_large(self, txn: Any) -> bool:
+    def _is_large(self, txn: View) -> bool:
         checkpoint = self.log.read_checkpoint(txn)
         return checkpoint is not None and checkpoint.n_bytes > LOAD_ASIDE_BYTES
 
@@ -239,7 +242,7 @@ class Ledger(LedgerCore):
         thread.join(patience_seconds)
         return not thread.is_alive()
 
-    def catch_up_before(self, txn: Any) -> None:
+    def catch_up_before(self, txn: View) -> None:
         """A write transaction has begun: be current then, if that can be."""
         now = self.log.position(txn) - 1
         if self.filter is None or self.applied != now:
@@ -247,7 +250,7 @@ class Ledger(LedgerCore):
                 if self.catch_up(txn, now):
                     self.offer()
 
-    def catch_up(self, txn: Any, now: int) -> bool:
+    def catch_up(self, txn: View, now: int) -> bool:
         """Become complete for position ``now``, the one that the view sees; False if that is impossible."""
         try:
             if self.filter is not None and (self.applied >= now or self._replay(txn, now)):
@@ -261,7 +264,7 @@ class Ledger(LedgerCore):
             self.drop()
             raise
 
-    def fail(self, error: "Unusable | lmdb.Error", txn: Any) -> None:
+    def fail(self, error: "Unusable | lmdb.Error", txn: View) -> None:
         """There is no filter that can be used."""
         trouble = self.trouble
         self.drop()
@@ -276,7 +279,7 @@ class Ledger(LedgerCore):
             trouble.failed_record = None
         trouble.tell(self.settings.where)
 
-    def _replay(self, txn: Any, now: int) -> bool:
+    def _replay(self, txn: View, now: int) -> bool:
         """Follow the log; False if loading the checkpoint is needed."""
         while self.applied < now:
             position = self.applied + 1
@@ -295,7 +298,7 @@ class Ledger(LedgerCore):
                     return False
         return True
 
-    def _replay_record(self, position: int, record: Any) -> bool:
+    def _replay_record(self, position: int, record: Record) -> bool:
         try:
             generation, flags, n_operations = read_record(record, position)
             if flags & ~(FLAG_OMITTED | FLAG_REMOVED):
@@ -312,7 +315,7 @@ class Ledger(LedgerCore):
         except (DlbfError, ValueError) as error:
             raise Unusable(f"{error}; run rebuild()") from None
 
-    def _load(self, txn: Any, now: int) -> None:
+    def _load(self, txn: View, now: int) -> None:
         checkpoint = self._usable_checkpoint(txn, now)
         filter, sums = self._read_filter(txn, checkpoint)
         self.adopt(filter, checkpoint, sums)
@@ -325,7 +328,7 @@ class Ledger(LedgerCore):
             # A copy may count its transactions from 1 again, until another program's last one has the number of ours.
             raise Unusable(f"the filter has {n_known} keys, the data {n_keys} (another program wrote); run rebuild()")
 
-    def _usable_checkpoint(self, txn: Any, now: int) -> Checkpoint:
+    def _usable_checkpoint(self, txn: View, now: int) -> Checkpoint:
         record = self.log.checkpoint_record(txn)
         trouble = self.trouble
         if trouble.failed_record is not None and record == trouble.failed_record and trouble.reason:
@@ -354,7 +357,7 @@ class Ledger(LedgerCore):
             )
         return checkpoint
 
-    def _read_filter(self, txn: Any, checkpoint: Checkpoint) -> tuple[Any, bytes]:
+    def _read_filter(self, txn: View, checkpoint: Checkpoint) -> tuple[Filter, bytes]:
         where = f"{self.settings.where}: filter of generation {checkpoint.generation}"
         blob, sums = self.log.read_filter(txn, checkpoint, where)
         try:

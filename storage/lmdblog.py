@@ -9,7 +9,6 @@ itself.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import lmdb
 
@@ -38,6 +37,8 @@ from dlbf.storage.layout import (
     piece_key,
     sealed,
 )
+from dlbf.storage.lmdbtypes import AnyTxn, Txn
+from dlbf.storage.log import Record
 from dlbf.storage.longkeys import Databases
 from dlbf.storage.trouble import Unusable
 
@@ -55,7 +56,9 @@ class LmdbLog(LmdbLogCore):
         How many keys a transaction sees, where the data are in the same environment.
     """
 
-    def __init__(self, environment: Environment, dbs: Databases, n_stored: Callable[[Any], int] | None = None) -> None:
+    def __init__(
+        self, environment: Environment, dbs: Databases, n_stored: Callable[[AnyTxn], int] | None = None
+    ) -> None:
         super().__init__(lmdb.Transaction, dbs.main, TAIL_KEY)
         self.environment = environment
         self.dbs = dbs
@@ -72,17 +75,17 @@ class LmdbLog(LmdbLogCore):
         """A view of one moment, for ``with``."""
         return self.environment.reading(buffers)
 
-    def position(self, txn: Any) -> int:
+    def position(self, txn: AnyTxn) -> int:
         """The newest position that a view sees; of a write transaction, its own."""
         return int(txn.id())
 
-    def n_stored(self, txn: Any) -> int | None:
+    def n_stored(self, txn: AnyTxn) -> int | None:
         """How many keys the data have, where they are in the same environment; a filter with fewer is not theirs."""
         return self._n_stored(txn) if self._n_stored is not None else None
 
     # --- records
 
-    def append_slowly(self, txn: Any, position: int, record: bytes) -> None:
+    def append_slowly(self, txn: Txn, position: int, record: bytes) -> None:
         """Every append that is not the common one; see ``dlbf.kernels.lmdblog.LmdbLogCore``."""
         tail, damaged = self.tail, False
         if tail.known != position - 1:
@@ -107,19 +110,19 @@ class LmdbLog(LmdbLogCore):
         if tail.last or not was_empty:
             txn.put(TAIL_KEY, tail.value, db=self.dbs.main)
 
-    def _mark_version(self, txn: Any) -> None:
+    def _mark_version(self, txn: Txn) -> None:
         """The first record in a tail: a version that knows none must not take that for damage."""
         record = txn.get(CHECKPOINT_KEY, db=self.dbs.meta)
         if record is not None:
             with contextlib.suppress(DlbfError):
                 txn.put(CHECKPOINT_KEY, Checkpoint.unpack(bytes(record)).pack(), db=self.dbs.meta)
 
-    def _put(self, txn: Any, position: int, value: bytes) -> None:
+    def _put(self, txn: Txn, position: int, value: bytes) -> None:
         if not txn.put(journal_key(position), value, append=True, db=self.dbs.journal):
             # A damaged key behind ours: appending is refused, storing is not.
             txn.put(journal_key(position), value, db=self.dbs.journal)
 
-    def newest(self, txn: Any) -> int:
+    def newest(self, txn: AnyTxn) -> int:
         """The position of the newest record, 0 if there is none that can be read."""
         tail = Tail()
         with contextlib.suppress(FormatError):
@@ -128,7 +131,7 @@ class LmdbLog(LmdbLogCore):
             last = int.from_bytes(cursor.key(), "big") if cursor.last() else 0
         return max(int(tail.last), last)
 
-    def read_run(self, txn: Any, position: int) -> list[tuple[int, Any]]:
+    def read_run(self, txn: AnyTxn, position: int) -> list[tuple[int, Record]]:
         """Positions from ``position`` on and their records, as many as are kept together; none if it has no record.
 
         The records are not checked; see ``dlbf.kernels.journal.read_record``.
@@ -152,7 +155,7 @@ class LmdbLog(LmdbLogCore):
             raise FormatError(damage)
         return []
 
-    def _places(self, txn: Any, position: int) -> Iterator[tuple[int, Any]]:
+    def _places(self, txn: AnyTxn, position: int) -> Iterator[tuple[int, Record]]:
         """Where the record may be."""
         tail = txn.get(TAIL_KEY, db=self.dbs.main)
         if tail is not None:
@@ -161,7 +164,7 @@ class LmdbLog(LmdbLogCore):
             if cursor.set_range(journal_key(position)):
                 yield int.from_bytes(cursor.key(), "big"), cursor.value()
 
-    def entries(self, txn: Any) -> Iterator[tuple[int, Any]]:
+    def entries(self, txn: AnyTxn) -> Iterator[tuple[int, Record]]:
         """Every record there is, in order, with the position it should belong to.
 
         Raises
@@ -180,25 +183,25 @@ class LmdbLog(LmdbLogCore):
             Tail().load(tail)
             yield from split_entry(tail, 0)
 
-    def count_records(self, txn: Any) -> int:
+    def count_records(self, txn: Txn) -> int:
         """Number of records, from the first one's position: there is no gap."""
         with txn.cursor(self.dbs.journal) as cursor:
-            first = (int.from_bytes(cursor.key(), "big"), cursor.value()) if cursor.first() else (0, None)
-        if first[1] is None:
-            first = (0, txn.get(TAIL_KEY, db=self.dbs.main))
+            position, value = (int.from_bytes(cursor.key(), "big"), cursor.value()) if cursor.first() else (0, None)
+        if value is None:
+            value = txn.get(TAIL_KEY, db=self.dbs.main)
         try:
-            records = split_entry(first[1], first[0]) if first[1] is not None else []
+            records = split_entry(value, position) if value is not None else []
         except FormatError:
             return 0
         return max(0, int(txn.id()) - records[0][0] + 1) if records else 0
 
-    def drop(self, txn: Any) -> None:
+    def drop(self, txn: Txn) -> None:
         """Forget every record, damaged ones and such under wrong keys too."""
         self.tail.clear()
         txn.drop(self.dbs.journal, delete=False)
         txn.delete(TAIL_KEY, db=self.dbs.main)
 
-    def trim(self, txn: Any, position: int) -> None:
+    def trim(self, txn: Txn, position: int) -> None:
         """Forget records before ``position``; some of them may stay."""
         stop = journal_key(position)
         with txn.cursor(self.dbs.journal) as cursor:
@@ -208,11 +211,11 @@ class LmdbLog(LmdbLogCore):
 
     # --- checkpoints
 
-    def checkpoint_record(self, txn: Any) -> bytes:
+    def checkpoint_record(self, txn: AnyTxn) -> bytes:
         """The checkpoint record as it is; empty: there is none."""
         return bytes(txn.get(CHECKPOINT_KEY, db=self.dbs.meta) or b"")
 
-    def read_checkpoint(self, txn: Any) -> Checkpoint | None:
+    def read_checkpoint(self, txn: AnyTxn) -> Checkpoint | None:
         """The checkpoint record, None if there is none that can be read."""
         record = self.checkpoint_record(txn)
         try:
@@ -220,7 +223,7 @@ class LmdbLog(LmdbLogCore):
         except FormatError:
             return None
 
-    def read_filter(self, txn: Any, checkpoint: Checkpoint, where: str) -> tuple[Any, bytes]:
+    def read_filter(self, txn: AnyTxn, checkpoint: Checkpoint, where: str) -> tuple[bytearray, bytes]:
         """The bytes of a checkpoint's filter, and the sums of its pieces.
 
         Raises
@@ -254,7 +257,7 @@ class LmdbLog(LmdbLogCore):
         return blob, sums
 
     def write_checkpoint(
-        self, txn: Any, blob: bytes, checkpoint: Checkpoint, known: tuple[Checkpoint | None, bytes]
+        self, txn: Txn, blob: bytes, checkpoint: Checkpoint, known: tuple[Checkpoint | None, bytes]
     ) -> tuple[Checkpoint, bytes]:
         """Write a filter's bytes as the checkpoint of the transaction that ``txn`` is; trims the records.
 
@@ -286,7 +289,7 @@ class LmdbLog(LmdbLogCore):
         steps.reached("journal-trimmed")
         return written, sums
 
-    def mark_broken(self, txn: Any, position: int, reason: str) -> Checkpoint:
+    def mark_broken(self, txn: Txn, position: int, reason: str) -> Checkpoint:
         """From now on there is no filter, for the reason given; one that is marked already stays as it is."""
         before = self.read_checkpoint(txn)
         if before is not None and before.state == STATE_BROKEN:
@@ -299,7 +302,7 @@ class LmdbLog(LmdbLogCore):
 
     # --- what goes with a generation
 
-    def write_model(self, txn: Any, compiled: bytes | None, estimator: bytes | None) -> None:
+    def write_model(self, txn: Txn, compiled: bytes | None, estimator: bytes | None) -> None:
         """Keep the compiled model of a filter (None: it has none) and what that was compiled from."""
         db = self.dbs.model
         record = None if compiled is None else sealed(compiled)
@@ -311,7 +314,7 @@ class LmdbLog(LmdbLogCore):
             if estimator is not None:
                 txn.put(ESTIMATOR_KEY, sealed(estimator), db=db)
 
-    def read_traffic(self, txn: Any) -> TrafficRecord:
+    def read_traffic(self, txn: AnyTxn) -> TrafficRecord:
         """What the filter has met; as if it had met nothing if that cannot be read."""
         record = txn.get(TRAFFIC_KEY, db=self.dbs.meta)
         try:
@@ -319,15 +322,15 @@ class LmdbLog(LmdbLogCore):
         except FormatError:
             return TrafficRecord()
 
-    def write_traffic(self, txn: Any, traffic: TrafficRecord) -> None:
+    def write_traffic(self, txn: Txn, traffic: TrafficRecord) -> None:
         """Keep what the filter has met."""
         txn.put(TRAFFIC_KEY, traffic.pack(), db=self.dbs.meta)
 
-    def read_misses(self, txn: Any) -> Iterator[bytes]:
+    def read_misses(self, txn: Txn) -> Iterator[bytes]:
         """The sample of absent keys that were asked for, in random order."""
         return misses.read_misses(txn, self.dbs)
 
-    def read_build(self, txn: Any) -> BuildInfo | None:
+    def read_build(self, txn: AnyTxn) -> BuildInfo | None:
         """What the last rebuild wrote; None if there was none, or it cannot be read."""
         with contextlib.suppress(ValueError):
             record = txn.get(BUILD_KEY, db=self.dbs.meta)

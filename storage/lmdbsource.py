@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from typing import Any
 
+from dlbf.filters.base import Filter
 from dlbf.kernels.environment import LmdbSourceCore, Reading
 from dlbf.kernels.journal import OperationLog
 from dlbf.storage.environment import Environment
 from dlbf.storage.layout import HEAD_PART_BYTES, PLAIN_KEY_BYTES, node_key
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import Databases, count_keys, count_range, get_any, long_state, scan
 
 __all__ = ["LmdbSource"]
@@ -40,27 +41,27 @@ class LmdbSource(LmdbSourceCore):
                 places = range(len(keys))
             return places, [get_any(txn, self.dbs, keys[i]) for i in places]
 
-    def count(self, txn: Any) -> int:
+    def count(self, txn: Txn) -> int:
         """Number of keys."""
         return count_keys(txn, self.dbs)
 
-    def count_cheaply(self, txn: Any, filter: Any) -> int:
+    def count_cheaply(self, txn: Txn, filter: Filter | None) -> int:
         """Number of keys."""
         return count_keys(txn, self.dbs)
 
-    def count_after(self, txn: Any, operations: OperationLog, filter: Any) -> int:
+    def count_after(self, txn: Txn, operations: OperationLog, filter: Filter | None) -> int:
         """Number of keys: ``txn`` has seen to the operations."""
         return count_keys(txn, self.dbs)
 
-    def scan(self, txn: Any) -> Iterator[bytes]:
+    def scan(self, txn: Txn) -> Iterator[bytes]:
         """The keys that ``txn`` sees, in order."""
         return self.keys_after(txn, None)
 
-    def scan_after(self, txn: Any, operations: OperationLog) -> Iterator[bytes]:
+    def scan_after(self, txn: Txn, operations: OperationLog) -> Iterator[bytes]:
         """The same: ``txn`` has seen to the operations."""
         return self.keys_after(txn, None)
 
-    def keys_after(self, txn: Any, position: bytes | None) -> Iterator[bytes]:
+    def keys_after(self, txn: Txn, position: bytes | None) -> Iterator[bytes]:
         """The keys above ``position`` (None: all) in order, as fast as LMDB gives them where none of them is long."""
         dbs = self.dbs
         if long_state(txn, dbs).n_nodes or (position is not None and len(position) >= HEAD_PART_BYTES):

@@ -5,10 +5,11 @@ See ``dlbf.storage.layout`` for the records.  All functions work inside a transa
 
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dlbf.errors import FormatError, StoreError
 from dlbf.storage.layout import HEAD_PART_BYTES, LONG_KEY, PART_BYTES, PLAIN_KEY_BYTES, LongState, node_key
+from dlbf.storage.lmdbtypes import AnyTxn, Database, Txn
 
 __all__ = [
     "Databases",
@@ -28,14 +29,14 @@ __all__ = [
 class Databases(NamedTuple):
     """Handles of the named databases."""
 
-    data: Any
-    long: Any
-    filter: Any
-    journal: Any
-    meta: Any
-    model: Any
-    misses: Any
-    main: Any  # LMDB's own, with the roots of these
+    data: Database
+    long: Database
+    filter: Database
+    journal: Database
+    meta: Database
+    model: Database
+    misses: Database
+    main: Database  # LMDB's own, with the roots of these
 
 
 def is_plain(key: bytes) -> bool:
@@ -60,12 +61,12 @@ def _node(value: bytes | None) -> int | None:
     return int.from_bytes(value, "little")
 
 
-def long_state(txn: Any, dbs: Databases) -> LongState:
+def long_state(txn: AnyTxn, dbs: Databases) -> LongState:
     """The number of nodes in use; counted again if the record of it is lost or damaged."""
     record = txn.get(LONG_KEY, db=dbs.meta)
     try:
         if record is not None or _last_node(txn, dbs) == 0:
-            return LongState.unpack(record)
+            return LongState.unpack(None if record is None else bytes(record))
     except FormatError:
         pass
     heads = sum(len(key) == HEAD_PART_BYTES for key in txn.cursor(dbs.data).iternext(values=False))
@@ -73,7 +74,7 @@ def long_state(txn: Any, dbs: Databases) -> LongState:
     return LongState(heads + parts)
 
 
-def _last_node(txn: Any, dbs: Databases) -> int:
+def _last_node(txn: AnyTxn, dbs: Databases) -> int:
     """The highest node number in use; a node in use has a record."""
     cursor = txn.cursor(dbs.long)
     try:
@@ -82,7 +83,7 @@ def _last_node(txn: Any, dbs: Databases) -> int:
         cursor.close()
 
 
-def get_long(txn: Any, dbs: Databases, key: bytes) -> bytes | None:
+def get_long(txn: Txn, dbs: Databases, key: bytes) -> bytes | None:
     """The value of a key that is not plain."""
     if not key:
         value: bytes | None = txn.get(node_key(0, b""), db=dbs.long)
@@ -99,13 +100,13 @@ def get_long(txn: Any, dbs: Databases, key: bytes) -> bytes | None:
     return found
 
 
-def get_any(txn: Any, dbs: Databases, key: bytes) -> bytes | None:
+def get_any(txn: Txn, dbs: Databases, key: bytes) -> bytes | None:
     """The value of any key, None if it is not there."""
     value: bytes | None = txn.get(key, db=dbs.data) if is_plain(key) else get_long(txn, dbs, key)
     return value
 
 
-def put_long(txn: Any, dbs: Databases, key: bytes, value: bytes) -> bool:
+def put_long(txn: Txn, dbs: Databases, key: bytes, value: bytes) -> bool:
     """Store a key that is not plain; True if it is new."""
     if not key:
         place = node_key(0, b"")
@@ -133,7 +134,7 @@ def put_long(txn: Any, dbs: Databases, key: bytes, value: bytes) -> bool:
     return False
 
 
-def _is_empty(txn: Any, dbs: Databases, node: int) -> bool:
+def _is_empty(txn: Txn, dbs: Databases, node: int) -> bool:
     cursor = txn.cursor(dbs.long)
     prefix = node_key(node, b"")
     try:
@@ -142,12 +143,12 @@ def _is_empty(txn: Any, dbs: Databases, node: int) -> bool:
         cursor.close()
 
 
-def delete_long(txn: Any, dbs: Databases, key: bytes) -> bool:
+def delete_long(txn: Txn, dbs: Databases, key: bytes) -> bool:
     """Delete a key that is not plain, and the nodes that nothing else uses; True if it was there."""
     if not key:
         return bool(txn.delete(node_key(0, b""), db=dbs.long))
     head, parts = _parts(key)
-    path: list[tuple[bytes, Any, int]] = []
+    path: list[tuple[bytes, Database, int]] = []
     place, db = head, dbs.data
     for part in parts:
         node = _node(txn.get(place, db=db))
@@ -170,14 +171,14 @@ def delete_long(txn: Any, dbs: Databases, key: bytes) -> bool:
     return True
 
 
-def count_keys(txn: Any, dbs: Databases) -> int:
+def count_keys(txn: AnyTxn, dbs: Databases) -> int:
     """Number of keys, from the databases' own counts."""
     n_nodes = long_state(txn, dbs).n_nodes
     return int(txn.stat(dbs.data)["entries"] + txn.stat(dbs.long)["entries"] - n_nodes)
 
 
 def _node_records(
-    txn: Any, dbs: Databases, node: int, bound: bytes | None, reverse: bool
+    txn: Txn, dbs: Databases, node: int, bound: bytes | None, reverse: bool
 ) -> Iterator[tuple[bytes, bytes]]:
     """Parts of keys and values below a node, in order: from the part ``bound`` on, in reverse back from it."""
     cursor = txn.cursor(dbs.long)
@@ -197,7 +198,7 @@ def _node_records(
 
 
 def _scan_node(
-    txn: Any, dbs: Databases, node: int, before: bytes, bound: bytes | None, reverse: bool
+    txn: Txn, dbs: Databases, node: int, before: bytes, bound: bytes | None, reverse: bool
 ) -> Iterator[tuple[bytes, bytes]]:
     """Keys that begin with ``before``, which ``node`` stands for, in order: from ``bound`` on, in reverse back from it.
 
@@ -230,7 +231,7 @@ def _scan_node(
 
 
 def scan(
-    txn: Any,
+    txn: Txn,
     dbs: Databases,
     prefix: bytes = b"",
     start: bytes | None = None,
@@ -286,7 +287,7 @@ def scan(
         yield b"", empty
 
 
-def count_range(txn: Any, dbs: Databases, low: bytes, high: bytes | None) -> int:
+def count_range(txn: Txn, dbs: Databases, low: bytes, high: bytes | None) -> int:
     """Number of keys from ``low`` on and before ``high``; without their values, where no key is long."""
     if long_state(txn, dbs).n_nodes:
         return sum(1 for _ in scan(txn, dbs, b"", low, high))

@@ -15,10 +15,10 @@ Nothing here decides whether a key is there: a damaged or strange sample costs b
 import random
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 from dlbf.errors import ChecksumError
 from dlbf.kernels.hashing import checksum64
+from dlbf.storage.lmdbtypes import Database, Txn
 from dlbf.storage.longkeys import Databases
 
 __all__ = [
@@ -54,7 +54,7 @@ def _place(priority: int, key: bytes) -> bytes:
     return head + (checksum64(head + key) & 0xFFFFFFFF).to_bytes(4, "big")
 
 
-def write_misses(txn: Any, dbs: Databases, keys: list[bytes], every: float, limit: int, scale: float) -> float:
+def write_misses(txn: Txn, dbs: Databases, keys: list[bytes], every: float, limit: int, scale: float) -> float:
     """Add keys that were drawn with probability ``1 / every``; returns how to draw from now on.
 
     ``scale`` is the priority of a lookup that is drawn whenever any is; see ``age_misses``.
@@ -71,12 +71,12 @@ def write_misses(txn: Any, dbs: Databases, keys: list[bytes], every: float, limi
     return drawing_rate(txn, dbs, limit, scale)
 
 
-def _n_bytes(txn: Any, db: Any) -> int:
+def _n_bytes(txn: Txn, db: Database) -> int:
     stat = txn.stat(db)
     return int((stat["leaf_pages"] + stat["overflow_pages"]) * stat["psize"])
 
 
-def _trim(txn: Any, dbs: Databases, limit: int) -> None:
+def _trim(txn: Txn, dbs: Databases, limit: int) -> None:
     """Keep the lowest priorities, as many as the limits allow."""
     db = dbs.misses
     cursor = txn.cursor(db)
@@ -93,7 +93,7 @@ def _trim(txn: Any, dbs: Databases, limit: int) -> None:
         cursor.close()
 
 
-def _highest(txn: Any, dbs: Databases, limit: int) -> int | None:
+def _highest(txn: Txn, dbs: Databases, limit: int) -> int | None:
     """The highest priority in a full sample; None while there is room."""
     if txn.stat(dbs.misses)["entries"] < limit and _n_bytes(txn, dbs.misses) < 0.9 * MAX_BYTES:
         return None
@@ -104,20 +104,20 @@ def _highest(txn: Any, dbs: Databases, limit: int) -> int | None:
         cursor.close()
 
 
-def drawing_rate(txn: Any, dbs: Databases, limit: int, scale: float) -> float:
+def drawing_rate(txn: Txn, dbs: Databases, limit: int, scale: float) -> float:
     """How to draw: one in so many."""
     highest = _highest(txn, dbs, limit)
     return LEAST_EVERY if highest is None else max(LEAST_EVERY, ONE * scale / highest)
 
 
-def read_misses(txn: Any, dbs: Databases) -> Iterator[bytes]:
+def read_misses(txn: Txn, dbs: Databases) -> Iterator[bytes]:
     """The sampled keys, in random order; damaged ones are left out."""
     for place, key in txn.cursor(dbs.misses):
         if _is_sound(place, key):
             yield key
 
 
-def check_misses(txn: Any, dbs: Databases) -> None:
+def check_misses(txn: Txn, dbs: Databases) -> None:
     """ChecksumError if a record has changed since it was written."""
     for place, key in txn.cursor(dbs.misses):
         if not _is_sound(place, key):
@@ -128,7 +128,7 @@ def _is_sound(place: bytes, key: bytes) -> bool:
     return len(place) == PLACE.size and _place(int.from_bytes(place[:8], "big"), key) == place
 
 
-def age_misses(txn: Any, dbs: Databases, limit: int, scale: float, damaged: bool = False) -> float:
+def age_misses(txn: Txn, dbs: Databases, limit: int, scale: float, damaged: bool = False) -> float:
     """Make room for newer traffic once a rebuild has learnt from the sample; returns the new scale of priorities.
 
     From now on the sample counts as if it had just become full: all lookups before this moment weigh as much as

@@ -52,7 +52,7 @@ def open_environment(
     readonly: bool,
     writemap: bool,
     lock_timeout: float | None,
-) -> tuple[Any, Room | None]:
+) -> tuple[lmdb.Environment, Room | None]:
     """The environment, and the lock of those that write it.
 
     Raises
@@ -97,7 +97,7 @@ def open_environment(
         raise
 
 
-def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> Any:
+def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> lmdb.Environment:
     """The environment, with as large a map as there may be if none is given."""
     size = max(map_size or DEFAULT_MAP_BYTES, LEAST_MAP_BYTES)
     while True:
@@ -150,7 +150,7 @@ def _no_memory(path: Path, size: int, error: Exception) -> StoreError:
     )
 
 
-def map_meta_pages(path: Path, env: Any) -> mmap.mmap | None:
+def map_meta_pages(path: Path, env: lmdb.Environment) -> mmap.mmap | None:
     """LMDB's two meta pages, if the transaction ids are where they should be; else None, and a warning."""
     psize = env.stat()["psize"]
     try:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import lmdb
 
@@ -28,6 +27,7 @@ from dlbf.storage.layout import (
 )
 from dlbf.storage.ledger import Settings
 from dlbf.storage.lmdblog import LmdbLog
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import Databases, count_keys
 from dlbf.storage.opening import SYNC_MODES, open_environment
 from dlbf.storage.secret import SECRET_BYTES, make_secret, read_secret
@@ -39,7 +39,7 @@ log = logging.getLogger("dlbf.storage")
 DEFAULT_FPR = 0.01
 
 # Writes what else a new environment has, in the transaction that makes it.
-OnCreate = Callable[[Any, LmdbLog], None]
+OnCreate = Callable[[Txn, LmdbLog], None]
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
@@ -183,7 +183,7 @@ def _made(environment: Environment, options: Options, on_create: OnCreate | None
     return dbs
 
 
-def _fill(txn: Any, new: LmdbLog, options: Options, on_create: OnCreate | None) -> None:
+def _fill(txn: Txn, new: LmdbLog, options: Options, on_create: OnCreate | None) -> None:
     """Write what a new environment has."""
     fpr, secret = DEFAULT_FPR if options.fpr is None else options.fpr, options.secret
     info = StoreInfo.new(fpr, secret is not None, options.keyed)

@@ -15,21 +15,29 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from dlbf.errors import ChecksumError, FilterFullError, StoreError
+from dlbf.filters.base import Filter
 from dlbf.storage import generations, misses, steps
 from dlbf.storage.build import TOO_MANY_ALIKE, Builder
 from dlbf.storage.commits import Commits
 from dlbf.storage.drift import drift
 from dlbf.storage.figures import figures, figures_now
+from dlbf.storage.keys import Key
 from dlbf.storage.layout import BUILD_KEY, LONG_KEY, STORE_KEY, BuildInfo, StoreInfo, TrafficRecord
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import long_state
 from dlbf.storage.report import RebuildReport
 from dlbf.storage.samples import DELETABILITY, LEAST_KEYS, LEAST_NEGATIVES, absent_now, sample_keys
 from dlbf.storage.secret import make_secret
 from dlbf.storage.verify import check_meta, unknown_meta
 from dlbf.theory.designs import get_design
+
+if TYPE_CHECKING:
+    from dlbf.learned.filter import LearnedFilter
+    from dlbf.learned.preparing import Prepared
+    from dlbf.models import Model
 
 __all__ = ["Progress", "Wishes", "rebuild"]
 
@@ -71,7 +79,7 @@ class Wishes:
     """What kind of filter is asked for; see ``dlbf.storage.Store.rebuild``."""
 
     design: str
-    model: Any
+    model: "str | Model | None"
     fpr: float | None
     deletability: float | None
     adversarial_fpr: float
@@ -81,7 +89,7 @@ class Wishes:
 def rebuild(
     commits: Commits,
     wishes: Wishes,
-    negatives: Iterable[Any] | None,
+    negatives: Iterable[Key] | None,
     *,
     dry_run: bool,
     if_needed: bool,
@@ -142,7 +150,12 @@ def rebuild(
 
 
 def put_in(
-    commits: Commits, wishes: Wishes, planned: RebuildReport, empty: Any, prepared: Any, phases: Phases
+    commits: Commits,
+    wishes: Wishes,
+    planned: RebuildReport,
+    empty: Filter,
+    prepared: "Prepared[LearnedFilter] | None",
+    phases: Phases,
 ) -> RebuildReport:
     """Fill the filter that was planned, measure it, and make it the one that answers."""
     with phases.phase("build") as report:
@@ -150,8 +163,8 @@ def put_in(
     measured = math.nan
     if prepared is not None and prepared.held:
         with phases.phase("measure"):
-            builder.filter = prepared.measured(builder.filter)
-            measured = builder.filter.plan.measured_fpr or 0.0
+            learned = prepared.measured(cast("LearnedFilter", builder.filter))  # as ``prepared.filter`` was
+            builder.filter, measured = learned, learned.plan.measured_fpr or 0.0
     with phases.phase("switch") as report:
         switch(commits, builder, planned, measured, sum(s for _, s in phases.seconds), wishes.allow_false_negatives)
         report(1, 1)
@@ -237,7 +250,7 @@ def learn(
     n_keys: int,
     report: Callable[[int, int], None],
     notes: list[str],
-) -> Any:
+) -> "Prepared[LearnedFilter] | None":
     """Train, plan and lay out; None if that needs something that is not there."""
     from dlbf.learned.fitting import Targets, prepare
 
@@ -279,7 +292,14 @@ def learn(
     return prepared
 
 
-def choose(prepared: Any, design: str, n_keys: int, fpr: float, secret: bytes | None, notes: list[str]) -> Any:
+def choose(
+    prepared: "Prepared[LearnedFilter] | None",
+    design: str,
+    n_keys: int,
+    fpr: float,
+    secret: bytes | None,
+    notes: list[str],
+) -> Filter:
     """The empty filter to fill: the learned one unless one without a model is as small."""
     plain = generations.new_filter("auto", generations.rebuilt_capacity(n_keys), fpr, secret)
     if prepared is None:
@@ -296,7 +316,7 @@ def choose(prepared: Any, design: str, n_keys: int, fpr: float, secret: bytes | 
 MOST_ROOM = 4.0
 
 
-def filled(commits: Commits, empty: Any, n_keys: int, report: Callable[[int, int], None]) -> Builder:
+def filled(commits: Commits, empty: Filter, n_keys: int, report: Callable[[int, int], None]) -> Builder[Txn]:
     """A builder that is done; its filter is larger than ``empty`` if the store outgrew that meanwhile."""
     room = 1.0
     while True:
@@ -316,7 +336,7 @@ def filled(commits: Commits, empty: Any, n_keys: int, report: Callable[[int, int
 
 def switch(
     commits: Commits,
-    builder: Builder,
+    builder: Builder[Txn],
     planned: RebuildReport,
     measured: float,
     seconds: float,
@@ -334,7 +354,7 @@ def switch(
         except ChecksumError:
             damaged = True
 
-    def prepare(txn: Any, position: int) -> TrafficRecord:
+    def prepare(txn: Txn, position: int) -> TrafficRecord:
         traffic = commits.log.read_traffic(txn)
         if info != before or check_meta(txn, dbs, (STORE_KEY, LONG_KEY)) or unknown_meta(txn, dbs):
             # All of it anew: a record under a damaged key could not be found to be deleted.

@@ -3,10 +3,10 @@
 import random
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Any
 
 from dlbf.kernels.keys import read_keys
-from dlbf.storage.log import Log
+from dlbf.storage.keys import Key
+from dlbf.storage.log import Log, View
 from dlbf.storage.source import Source
 
 __all__ = ["DELETABILITY", "LEAST_KEYS", "LEAST_NEGATIVES", "absent_now", "sample_keys"]
@@ -19,7 +19,9 @@ LEAST_NEGATIVES = 500
 DELETABILITY = 0.9
 
 
-def absent_now(log: Log, source: Source, negatives: Iterable[Any] | None, limit: int) -> tuple[list[bytes], int]:
+def absent_now(
+    log: Log[View], source: Source[View], negatives: Iterable[Key] | None, limit: int
+) -> tuple[list[bytes], int]:
     """Absent keys that are asked for: those given, or the sampled ones; and how many were left out because they are in
     the store by now.
 
@@ -53,7 +55,7 @@ def absent_now(log: Log, source: Source, negatives: Iterable[Any] | None, limit:
     return absent, len(found) - len(absent)
 
 
-def sample_keys(source: Source, n_keys: int, limit: int, report: Callable[[int, int], None]) -> list[bytes]:
+def sample_keys(source: Source[View], n_keys: int, limit: int, report: Callable[[int, int], None]) -> list[bytes]:
     """All keys, or a uniform sample of about ``limit`` of them, read in short transactions."""
     rng = random.Random(0)
     share = min(1.0, limit / max(1, n_keys))

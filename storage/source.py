@@ -1,14 +1,17 @@
 """Where the data are: what reading, building, verifying and statistics need of them, in LMDB or in any engine."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
+from dlbf.filters.base import Filter
 from dlbf.kernels.journal import OperationLog
 
 __all__ = ["Source"]
 
+View = TypeVar("View", contravariant=True)
 
-class Source(Protocol):
+
+class Source(Protocol[View]):
     """``txn`` is a view of the log (``dlbf.storage.log.Log``); a source elsewhere has no use for it."""
 
     def fetch(self, key: bytes) -> bytes | None:
@@ -25,23 +28,23 @@ class Source(Protocol):
         """Values of keys that a filter of ``position`` let pass, and their places: those given, or all."""
         ...
 
-    def count(self, txn: Any) -> int:
+    def count(self, txn: View) -> int:
         """Number of keys."""
         ...
 
-    def count_cheaply(self, txn: Any, filter: Any) -> int:
+    def count_cheaply(self, txn: View, filter: Filter | None) -> int:
         """The same, or about that, without reading anything for it; ``filter`` may tell."""
         ...
 
-    def count_after(self, txn: Any, operations: OperationLog, filter: Any) -> int:
+    def count_after(self, txn: View, operations: OperationLog, filter: Filter | None) -> int:
         """Number of keys, or more, when ``operations`` are done."""
         ...
 
-    def scan(self, txn: Any) -> Iterator[bytes]:
+    def scan(self, txn: View) -> Iterator[bytes]:
         """The keys that the filter should know, each once."""
         ...
 
-    def scan_after(self, txn: Any, operations: OperationLog) -> Iterator[bytes]:
+    def scan_after(self, txn: View, operations: OperationLog) -> Iterator[bytes]:
         """The same when ``operations`` are done."""
         ...
 

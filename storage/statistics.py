@@ -5,6 +5,7 @@ from typing import Any
 from dlbf.storage import generations
 from dlbf.storage.environment import Environment
 from dlbf.storage.ledger import Ledger
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.report import Stats
 from dlbf.storage.source import Source
 from dlbf.storage.traffic import Traffic
@@ -12,7 +13,7 @@ from dlbf.storage.traffic import Traffic
 __all__ = ["gather"]
 
 
-def gather(environment: Environment, ledger: Ledger, source: Source, traffic: Traffic) -> Stats:
+def gather(environment: Environment, ledger: Ledger[Txn], source: Source[Txn], traffic: Traffic) -> Stats:
     """See ``dlbf.storage.Store.stats``."""
     state, reason = ledger.state()
     log: Any = ledger.log

@@ -14,7 +14,7 @@ from functools import partial
 from io import FileIO
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lmdb
 
@@ -27,7 +27,7 @@ from dlbf.storage.commits import Commits
 from dlbf.storage.copying import copy_environment
 from dlbf.storage.environment import MAP_ERRORS, Overtaken
 from dlbf.storage.face import Face, sample_limit
-from dlbf.storage.keys import MISSING, Key, Value, as_items, as_value
+from dlbf.storage.keys import Items, Key, Value, as_items, as_value
 from dlbf.storage.layout import DATA_FILE, PLAIN_KEY_BYTES
 from dlbf.storage.lmdbsource import LmdbSource
 from dlbf.storage.parts import Options, checked_path, open_parts
@@ -37,6 +37,8 @@ from dlbf.storage.transactions import Snapshot, WriteTransaction
 from dlbf.storage.verify import verify
 
 __all__ = ["Store"]
+
+T = TypeVar("T")
 
 log = logging.getLogger("dlbf.storage")
 
@@ -161,7 +163,7 @@ class Store(StoreCore, Face, MutableMapping[bytes, bytes]):
 
     # --- changes, each in a transaction of its own
 
-    def _change_alone(self, change: Callable[[WriteTransaction], Any]) -> Any:
+    def _change_alone(self, change: Callable[[WriteTransaction], T]) -> T:
         """Make a change in a transaction of its own; again, if another process was faster."""
         while True:
             try:
@@ -175,7 +177,7 @@ class Store(StoreCore, Face, MutableMapping[bytes, bytes]):
         self._allow_quick_changes()
 
     def _delete_slowly(self, key: Key) -> bool:
-        was_there: bool = self._change_alone(lambda txn: txn.delete(key))
+        was_there = self._change_alone(lambda txn: txn.delete(key))
         self._allow_quick_changes()
         return was_there
 
@@ -189,7 +191,7 @@ class Store(StoreCore, Face, MutableMapping[bytes, bytes]):
             if taken and self._commits.growth.builder is None:
                 self._changes.allow(self._environment.take_roomy(self.ledger.quiet_changes()))
 
-    def update(self, other: Any = (), /, **more: bytes) -> None:
+    def update(self, other: Items = (), /, **more: bytes) -> None:
         """Store many items, in one transaction."""
         items = chain(as_items(other), more.items())
         while True:
@@ -207,21 +209,14 @@ class Store(StoreCore, Face, MutableMapping[bytes, bytes]):
                 log.debug("%s: %s", self.path, error)
                 items = chain(made, items)
 
-    def pop(self, key: Key, default: Any = MISSING) -> Any:
-        """Delete a key and return its value."""
-
+    def _take(self, key: bytes) -> bytes | None:
         def take(txn: WriteTransaction) -> bytes | None:
-            value: bytes | None = txn.get(key)
+            value = txn.get(key)
             if value is not None:
                 txn.delete(key)
             return value
 
-        value = self._change_alone(take)
-        if value is not None:
-            return value
-        if default is MISSING:
-            raise KeyError(key)
-        return default
+        return self._change_alone(take)
 
     def popitem(self) -> tuple[bytes, bytes]:
         """Delete the first key and return it with its value; KeyError if the store is empty."""
@@ -232,7 +227,7 @@ class Store(StoreCore, Face, MutableMapping[bytes, bytes]):
                 txn.delete(item[0])
             return item
 
-        item: tuple[bytes, bytes] | None = self._change_alone(take)
+        item = self._change_alone(take)
         if item is None:
             raise KeyError("popitem(): the store is empty")
         return item
@@ -244,12 +239,11 @@ class Store(StoreCore, Face, MutableMapping[bytes, bytes]):
         def look(txn: WriteTransaction) -> bytes:
             value = txn.get(key)
             if value is not None:
-                return bytes(value)
+                return value
             txn.put(key, default)
             return default
 
-        value: bytes = self._change_alone(look)
-        return value
+        return self._change_alone(look)
 
     def clear(self) -> None:
         """Delete everything, in one transaction."""

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import lmdb
 
@@ -20,6 +19,7 @@ from dlbf.kernels.traffic import TrafficCore
 from dlbf.storage import misses
 from dlbf.storage.layout import TrafficRecord
 from dlbf.storage.lmdblog import LmdbLog
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.observing import observe
 
 __all__ = ["Traffic"]
@@ -61,7 +61,7 @@ class Traffic(TrafficCore):
         self._flushed_at = -FLUSH_SECONDS
         self._reported = Reported()
 
-    def start(self, txn: Any, log: LmdbLog) -> None:
+    def start(self, txn: Txn, log: LmdbLog) -> None:
         """Begin to draw absent keys, as rarely as the sample there is asks for."""
         if self.limit:
             every = misses.drawing_rate(txn, log.dbs, self.limit, log.read_traffic(txn).scale)
@@ -79,7 +79,7 @@ class Traffic(TrafficCore):
         passed = self.n_false_positives - self._reported.false_positives
         return observe(record, generation, self.n_filtered - self._reported.filtered + passed, passed)
 
-    def report(self, txn: Any, log: LmdbLog, generation: int, changes: tuple[int, int] | None = None) -> None:
+    def report(self, txn: Txn, log: LmdbLog, generation: int, changes: tuple[int, int] | None = None) -> None:
         """Write sampled absent keys and counts of lookups; ``changes``: keys added and deleted up to a checkpoint."""
         self._flushed_at = time.monotonic()
         record = self.observed(log.read_traffic(txn), generation)

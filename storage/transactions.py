@@ -1,7 +1,7 @@
 """Views of a store: a write transaction with its journal, and a snapshot of one moment."""
 
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
 import lmdb
 
@@ -16,27 +16,31 @@ from dlbf.storage.environment import Environment
 from dlbf.storage.keys import Key, Value, as_key, as_value
 from dlbf.storage.layout import PLAIN_KEY_BYTES
 from dlbf.storage.ledger import Ledger
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import Databases, count_keys, delete_long, get_any, is_plain, put_long, scan
 from dlbf.storage.traffic import Traffic
 
 __all__ = ["Snapshot", "WriteTransaction"]
+
+T = TypeVar("T")
 
 
 class _View:
     """What reading views share."""
 
     _environment: Environment
-    _txn: Any
+    _txn: Any  # Txn; None: it has ended
 
     @property
     def _dbs(self) -> Databases:
         return self._environment.dbs
 
-    def _live(self) -> Any:
+    def _live(self) -> Txn:
         if self._txn is None:
             raise StoreError("this transaction has ended; begin another one")
         self._environment.check()
-        return self._txn
+        txn: Txn = self._txn
+        return txn
 
     def _read(self, key: bytes) -> bytes | None:
         txn = self._live()
@@ -46,19 +50,26 @@ class _View:
             self._live()  # or else it has ended meanwhile
             raise
 
-    def get(self, key: Key, default: Any = None) -> Any:
+    def _look_up(self, key: bytes) -> bytes | None:
+        return self._read(key)
+
+    @overload
+    def get(self, key: Key, default: None = None) -> bytes | None: ...
+    @overload
+    def get(self, key: Key, default: T) -> bytes | T: ...
+    def get(self, key: Key, default: object = None) -> object:
         """The value of a key as this view sees it, or ``default``."""
-        value = self._read(as_key(key))
+        value = self._look_up(as_key(key))
         return default if value is None else value
 
     def __getitem__(self, key: Key) -> bytes:
         value = self.get(key)
         if value is None:
             raise KeyError(key)
-        return bytes(value)
+        return value
 
     def __contains__(self, key: object) -> bool:
-        return self.get(key) is not None  # type: ignore[arg-type]
+        return self._look_up(as_key(key)) is not None
 
     def __len__(self) -> int:
         try:
@@ -82,7 +93,7 @@ class _View:
         )
         return self._walk(found, txn)
 
-    def _walk(self, found: Iterator[tuple[bytes, bytes]], txn: Any) -> Iterator[tuple[bytes, bytes]]:
+    def _walk(self, found: Iterator[tuple[bytes, bytes]], txn: Txn) -> Iterator[tuple[bytes, bytes]]:
         """The same items; as long as there may be more the view is not collected, which would end it."""
         environment = self._environment
         try:
@@ -133,7 +144,7 @@ class Snapshot(_View):
     >>> folder.cleanup()
     """
 
-    def __init__(self, environment: Environment, ledger: Ledger, traffic: Traffic) -> None:
+    def __init__(self, environment: Environment, ledger: Ledger[Txn], traffic: Traffic) -> None:
         self._environment = environment
         self._ledger = ledger
         self._traffic = traffic
@@ -148,15 +159,12 @@ class Snapshot(_View):
             self._reading.__exit__(type(error), error, error.__traceback__)
             raise
 
-    def get(self, key: Key, default: Any = None) -> Any:
-        """The value of a key as it was then, or ``default``."""
-        key = as_key(key)
+    def _look_up(self, key: bytes) -> bytes | None:
         self._live()
         # The filter is complete for a newer state; it may answer for this one unless a key was removed in between.
         value = None if self._ledger.ask_at(key, self.txn_id) == ABSENT else self._read(key)
         if value is None:
             self._traffic.absent(key)
-            return default
         return value
 
     def close(self) -> None:
@@ -212,7 +220,7 @@ class WriteTransaction(PutPath, _View):
             self._end()
             raise
 
-    def _live(self) -> Any:
+    def _live(self) -> Txn:
         """LMDB's transaction, if it may go on: data and journal say the same, and nothing is missing."""
         self._check_thread()
         if self._environment.handle is not None and (self._torn or self._repeating):

@@ -5,6 +5,7 @@ from typing import Any
 import lmdb
 
 from dlbf.errors import DlbfError
+from dlbf.filters.base import Filter
 from dlbf.kernels.journal import read_record
 from dlbf.kernels.locks import Held
 from dlbf.storage import generations
@@ -27,6 +28,7 @@ from dlbf.storage.layout import (
 )
 from dlbf.storage.ledger import Ledger
 from dlbf.storage.lmdblog import LmdbLog
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import Databases, long_state
 from dlbf.storage.misses import check_misses
 from dlbf.storage.report import Verification
@@ -38,7 +40,7 @@ MAX_EXAMPLES = 10
 META_KEYS = (STORE_KEY, CHECKPOINT_KEY, LONG_KEY, GUARD_KEY, BUILD_KEY, TRAFFIC_KEY)
 
 
-def verify(ledger: Ledger, source: Source) -> Verification:
+def verify(ledger: Ledger[Txn], source: Source[Txn]) -> Verification:
     """See ``dlbf.storage.Store.verify``."""
     log: Any = ledger.log
     with log.reading() as txn:
@@ -50,7 +52,7 @@ def verify(ledger: Ledger, source: Source) -> Verification:
         # A ledger of its own, from what is on disk; and the one that answers now.
         fresh = Ledger(log, ledger.settings)
         fresh.trouble.quiet = True
-        candidates: list[Any] = []
+        candidates: list[Filter] = []
         if fresh.catch_up(txn, now):
             candidates.append(fresh.filter)
             problems.extend(check_model(txn, log.dbs, fresh.filter))
@@ -79,7 +81,7 @@ def verify(ledger: Ledger, source: Source) -> Verification:
     return Verification(n_keys, missing, extra, tuple(dict.fromkeys(problems)), tuple(examples))
 
 
-def took_out(filter: Any, key: bytes) -> bool:
+def took_out(filter: Filter, key: bytes) -> bool:
     """Take a key out of a filter; False if it was not there."""
     try:
         filter.remove(key)
@@ -88,7 +90,7 @@ def took_out(filter: Any, key: bytes) -> bool:
         return False
 
 
-def check_meta(txn: Any, dbs: Databases, keys: tuple[bytes, ...]) -> list[str]:
+def check_meta(txn: Txn, dbs: Databases, keys: tuple[bytes, ...]) -> list[str]:
     """Read records of ``meta`` and say what is wrong with them."""
     unpack: dict[bytes, Any] = {
         STORE_KEY: StoreInfo.unpack,
@@ -112,12 +114,12 @@ def check_meta(txn: Any, dbs: Databases, keys: tuple[bytes, ...]) -> list[str]:
     return problems
 
 
-def unknown_meta(txn: Any, dbs: Databases) -> list[bytes]:
+def unknown_meta(txn: Txn, dbs: Databases) -> list[bytes]:
     """Keys in ``meta`` that are not ours."""
     return [bytes(key) for key in txn.cursor(dbs.meta).iternext(values=False) if key not in META_KEYS]
 
 
-def check_records(txn: Any, log: LmdbLog) -> list[str]:
+def check_records(txn: Txn, log: LmdbLog) -> list[str]:
     """Read every record of ours and say what is wrong with it."""
     dbs = log.dbs
     problems = check_meta(txn, dbs, META_KEYS)
@@ -134,7 +136,7 @@ def check_records(txn: Any, log: LmdbLog) -> list[str]:
     return problems
 
 
-def check_model(txn: Any, dbs: Databases, filter: Any) -> list[str]:
+def check_model(txn: Txn, dbs: Databases, filter: Filter) -> list[str]:
     """Compare what is kept of the model with the filter's own; the pickle's checksum is checked, nothing is opened."""
     expected = filter.model.to_bytes() if generations.is_learned(filter) and filter.model_bytes else None
     problems = []

@@ -1,9 +1,10 @@
 """What ``keys()``, ``items()`` and ``values()`` of a store give: views like those of a dict, of all keys or a range."""
 
 from collections.abc import ItemsView, Iterator, KeysView, ValuesView
-from typing import Any, Protocol
+from typing import Protocol
 
 from dlbf.storage.keys import Key, as_key
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import prefix_end
 from dlbf.storage.source import Source
 
@@ -13,7 +14,7 @@ __all__ = ["ItemsRange", "KeysRange", "Range", "ValuesRange", "bounds"]
 class Looked(Protocol):
     """A store or a guard, as far as a view asks it."""
 
-    def get(self, key: bytes, /) -> Any:
+    def get(self, key: bytes, /) -> bytes | None:
         """The value of a key, or None."""
 
     def __contains__(self, key: object, /) -> bool: ...
@@ -29,7 +30,7 @@ class Range:
     of LMDB until it is exhausted or closed.
     """
 
-    def __init__(self, store: Looked, source: Source, start: bytes, stop: bytes | None, reverse: bool) -> None:
+    def __init__(self, store: Looked, source: Source[Txn], start: bytes, stop: bytes | None, reverse: bool) -> None:
         self._store = store
         self._source = source
         self._start = start

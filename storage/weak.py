@@ -2,17 +2,19 @@
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar, cast
 
 __all__ = ["weakly"]
 
+Method = TypeVar("Method", bound=Callable[..., object])
 
-def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+
+def weakly(method: Method) -> Method:
     """The same method; nothing happens when its object is gone."""
     reference = weakref.WeakMethod(method)
 
-    def call(*arguments: Any, **options: Any) -> Any:
+    def call(*arguments: object, **options: object) -> object:
         alive = reference()
         return None if alive is None else alive(*arguments, **options)
 
-    return call
+    return cast(Method, call)

@@ -2,6 +2,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+import lmdb
+
 from dlbf.kernels.environment import WritesCore
 from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.ledger import LedgerCore
@@ -13,7 +15,12 @@ _Key: TypeAlias = bytes | str | bytearray | memoryview
 _Value: TypeAlias = bytes | bytearray | memoryview
 
 def commit_change(
-    writes: WritesCore, log: LmdbLogCore, ledger: LedgerCore, txn: Any, position: int, operations: OperationLog
+    writes: WritesCore,
+    log: LmdbLogCore,
+    ledger: LedgerCore,
+    txn: lmdb.Transaction,
+    position: int,
+    operations: OperationLog,
 ) -> None: ...
 
 class SingleChanges:
@@ -24,7 +31,7 @@ class SingleChanges:
         log: LmdbLogCore,
         ledger: LedgerCore,
         traffic: TrafficCore,
-        transaction: Any,
+        transaction: type[lmdb.Transaction],
         map_errors: tuple[type[Exception], ...],
         max_plain_bytes: int,
     ) -> None: ...
@@ -40,8 +47,8 @@ class StoreCore(LookupCore):
 class PutPath:
     _dirty: bool
     _torn: bool
-    _txn: Any
-    _redo: Any
+    _txn: Any  # lmdb.Transaction[bytes]; None: it has ended
+    _redo: list[tuple[bytes, bytes | None]] | None
     @property
     def _ended(self) -> bool: ...
     def _begin(self, writes: WritesCore) -> None: ...
@@ -52,7 +59,7 @@ class PutPath:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def _attach_put(
-        self, plain_put: Callable[..., bool], journal: OperationLog, full_error: Any, max_plain_bytes: int
+        self, plain_put: Callable[..., bool], journal: OperationLog, full_error: type[Exception], max_plain_bytes: int
     ) -> None: ...
     def _detach_put(self) -> None: ...
     def put(self, key: _Key, value: _Value) -> bool: ...

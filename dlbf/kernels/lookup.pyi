@@ -1,15 +1,20 @@
 from typing import Any, TypeAlias, TypeVar, overload
 
+from dlbf.kernels.ledger import LedgerCore
+from dlbf.kernels.traffic import TrafficCore
+
 _Key: TypeAlias = bytes | str | bytearray | memoryview
 _T = TypeVar("_T")
 
 class SourceCore: ...
 
 class LookupCore:
-    ledger: Any
-    traffic: Any
-    source: Any
-    def _wire(self, ledger: Any, traffic: Any, source: SourceCore) -> None: ...
+    @property
+    def ledger(self) -> LedgerCore: ...
+    @property
+    def traffic(self) -> TrafficCore: ...
+    source: Any  # SourceCore; faces say of what kind
+    def _wire(self, ledger: LedgerCore, traffic: TrafficCore, source: SourceCore) -> None: ...
     @overload
     def get(self, key: _Key) -> bytes | None: ...
     @overload

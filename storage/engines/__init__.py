@@ -46,7 +46,7 @@ KNOWN: dict[tuple[str, str], Callable[[Any], Adapter]] = {
 }
 
 
-def engine_for(engine: Any) -> Adapter:
+def engine_for(engine: object) -> Adapter:
     """The adapter for an engine, by its type.
 
     Parameters

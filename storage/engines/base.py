@@ -4,7 +4,7 @@ import reprlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from dlbf.errors import StoreError
 
@@ -45,11 +45,11 @@ class Engine(Protocol):
         """The value of a key, None if it is not there."""
         ...
 
-    def put(self, key: bytes, value: bytes) -> Any:
+    def put(self, key: bytes, value: bytes) -> object:
         """Store a value; when this returns, every reader sees it."""
         ...
 
-    def delete(self, key: bytes) -> Any:
+    def delete(self, key: bytes) -> object:
         """Delete a key; nothing happens if it is not there."""
         ...
 
@@ -95,11 +95,11 @@ class Adapter(ABC):
         """See ``Engine``."""
 
     @abstractmethod
-    def put(self, key: bytes, value: bytes) -> Any:
+    def put(self, key: bytes, value: bytes) -> object:
         """See ``Engine``."""
 
     @abstractmethod
-    def delete(self, key: bytes) -> Any:
+    def delete(self, key: bytes) -> object:
         """See ``Engine``."""
 
     @abstractmethod
@@ -177,7 +177,7 @@ def keys_of(engine: Adapter, start: bytes) -> Iterator[bytes]:
         yield key
 
 
-def library_errors(engine: Any, *names: str) -> tuple[type[Exception], ...]:
+def library_errors(engine: object, *names: str) -> tuple[type[Exception], ...]:
     """Exceptions with these names of the library that an engine is of, without importing that."""
     packages = {parent.__module__.partition(".")[0] for parent in type(engine).__mro__}
     found = [getattr(sys.modules.get(package), name, None) for package in packages for name in names]

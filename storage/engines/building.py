@@ -11,26 +11,27 @@ Keys whose writes may still arrive (``dlbf.storage.engines.late``) are passed ov
 """
 
 from collections.abc import Iterator
-from typing import Any
 
+from dlbf.filters.base import Filter
 from dlbf.kernels.journal import operations
 from dlbf.storage.build import Builder
 from dlbf.storage.engines.base import Adapter, keys_of
 from dlbf.storage.engines.late import LateKeys
-from dlbf.storage.log import Log
+from dlbf.storage.lmdbtypes import Txn
+from dlbf.storage.log import Log, Record
 
 __all__ = ["OrderedBuilder", "UnorderedBuilder", "builder_for"]
 
 
-def builder_for(log: Log, filter: Any, engine: Adapter, late: LateKeys) -> Builder:
+def builder_for(log: Log[Txn], filter: Filter, engine: Adapter, late: LateKeys) -> Builder[Txn]:
     """The builder that suits an engine."""
     return (OrderedBuilder if engine.ordered else UnorderedBuilder)(log, filter, engine, late)
 
 
-class EngineBuilder(Builder):
+class EngineBuilder(Builder[Txn]):
     """Walks through an engine; ``_ahead`` is its subclasses'."""
 
-    def __init__(self, log: Log, filter: Any, engine: Adapter, late: LateKeys) -> None:
+    def __init__(self, log: Log[Txn], filter: Filter, engine: Adapter, late: LateKeys) -> None:
         super().__init__(log, filter)
         self.engine = engine
         self.late = late
@@ -42,19 +43,19 @@ class EngineBuilder(Builder):
         super().restart()
         self._awaited = set()
 
-    def catch_up(self, txn: Any, now: int) -> bool:
+    def catch_up(self, txn: Txn, now: int) -> bool:
         """Apply the journal up to transaction ``now``; False if the walk had to be begun again."""
         if not self.done and not self._awaited <= self.late.keys(txn):
             # One is listed no more: it may have arrived, or the journal may remove it, and it is not in the filter yet.
             return self._begin_again(now)
         return super().catch_up(txn, now)
 
-    def _on_time(self, txn: Any, keys: Iterator[bytes]) -> Iterator[bytes]:
+    def _on_time(self, txn: Txn, keys: Iterator[bytes]) -> Iterator[bytes]:
         late = self.late.keys(txn)
         self._awaited |= late
         return (key for key in keys if key not in late) if late else keys
 
-    def _walk(self, txn: Any, n_keys: int) -> int:
+    def _walk(self, txn: Txn, n_keys: int) -> int:
         was_done = self.done
         passed = super()._walk(txn, n_keys)
         if self.done and not was_done:
@@ -69,7 +70,7 @@ class EngineBuilder(Builder):
 class OrderedBuilder(EngineBuilder):
     """Walks through an engine whose keys come in order."""
 
-    def _ahead(self, txn: Any) -> Iterator[bytes]:
+    def _ahead(self, txn: Txn) -> Iterator[bytes]:
         return self._on_time(txn, self._behind_position())
 
     def _behind_position(self) -> Iterator[bytes]:
@@ -83,7 +84,7 @@ class OrderedBuilder(EngineBuilder):
 class UnorderedBuilder(EngineBuilder):
     """Walks through an engine whose keys come in any order."""
 
-    def __init__(self, log: Log, filter: Any, engine: Adapter, late: LateKeys) -> None:
+    def __init__(self, log: Log[Txn], filter: Filter, engine: Adapter, late: LateKeys) -> None:
         super().__init__(log, filter, engine, late)
         self._keys: Iterator[bytes] | None = None
         # Keys that the journal has named since the walk began; True: added last.
@@ -98,14 +99,14 @@ class UnorderedBuilder(EngineBuilder):
     def _begun(self) -> bool:
         return self._keys is not None or self.done
 
-    def _meet(self, record: Any) -> None:
+    def _meet(self, record: Record) -> None:
         """Set aside the keys that the journal names; apply it once the walk is at its end."""
         if self.done:
             super()._meet(record)
         else:
             self._touched |= {key: not removal for removal, key in operations(record)}
 
-    def _ahead(self, txn: Any) -> Iterator[bytes]:
+    def _ahead(self, txn: Txn) -> Iterator[bytes]:
         if self._keys is None:
             self._keys = keys_of(self.engine, b"")
         return self._on_time(txn, (key for key in self._keys if key not in self._touched))

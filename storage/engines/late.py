@@ -21,6 +21,7 @@ from typing import Any
 
 from dlbf.errors import FormatError
 from dlbf.storage.layout import opened, sealed
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import Databases
 
 __all__ = ["LateKeys"]
@@ -39,7 +40,7 @@ class LateKeys:
         self._read: tuple[Any, frozenset[bytes]] = (None, frozenset())
         self._warned = False
 
-    def keys(self, txn: Any) -> frozenset[bytes]:
+    def keys(self, txn: Txn) -> frozenset[bytes]:
         """The keys that a transaction sees."""
         with txn.cursor(self._dbs.data) as cursor:
             if not cursor.last():
@@ -54,7 +55,7 @@ class LateKeys:
                 self._read = (stamp, keys)
         return keys
 
-    def add(self, txn: Any, number: int, keys: Iterable[bytes]) -> None:
+    def add(self, txn: Txn, number: int, keys: Iterable[bytes]) -> None:
         """List keys in transaction ``number``; those that have been listed for too long, or are too many, go."""
         new = dict.fromkeys(keys)
         now = int(time.time())
@@ -77,19 +78,19 @@ class LateKeys:
                 MAX_KEYS,
             )
 
-    def has_old(self, txn: Any) -> bool:
+    def has_old(self, txn: Txn) -> bool:
         """Whether some have been listed for too long."""
         oldest = min((added for _, added, _ in _records(txn, self._dbs)), default=None)
         return oldest is not None and oldest < time.time() - MAX_SECONDS
 
-    def forget_old(self, txn: Any) -> None:
+    def forget_old(self, txn: Txn) -> None:
         """Take out those that have been listed for too long."""
         end = time.time() - MAX_SECONDS
         for place in [place for place, added, _ in _records(txn, self._dbs) if added < end]:
             txn.delete(place, db=self._dbs.data)
 
 
-def _records(txn: Any, dbs: Databases) -> Iterator[tuple[bytes, int, bytes]]:
+def _records(txn: Txn, dbs: Databases) -> Iterator[tuple[bytes, int, bytes]]:
     """Places, times and keys; a record that cannot be read names no key."""
     with txn.cursor(dbs.data) as cursor:
         for place, value in cursor:

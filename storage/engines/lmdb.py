@@ -1,10 +1,12 @@
 """An LMDB environment that exists already and stays its program's."""
 
 from collections.abc import Iterator
-from typing import Any
+
+import lmdb
 
 from dlbf.errors import StoreError
 from dlbf.storage.engines.base import Adapter
+from dlbf.storage.lmdbtypes import Database
 
 __all__ = ["LmdbEngine"]
 
@@ -31,19 +33,16 @@ class LmdbEngine(Adapter):
 
     in_flight = False
 
-    def __init__(self, environment: Any, database: Any = None) -> None:
+    def __init__(self, environment: lmdb.Environment, database: "bytes | Database | None" = None) -> None:
         self.environment = environment
         self.db = environment.open_db(database) if isinstance(database, bytes) else database
-        flags: dict[str, bool] = {}
-        if self.db is not None:
-            with environment.begin() as txn:
-                flags = self.db.flags(txn)
-        if flags.get("dupsort"):
+        flags = self.db.flags() if self.db is not None else None
+        if flags is not None and flags["dupsort"]:
             raise StoreError(
                 "expected an LMDB database with one value for each key, found one with dupsort=True; a guard is a "
                 "mapping, so keep its data in a database without"
             )
-        self.ordered = not (flags.get("reverse_key") or flags.get("integerkey"))
+        self.ordered = flags is None or not (flags["reverse_key"] or flags["integerkey"])
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""

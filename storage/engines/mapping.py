@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, MutableMapping
-from typing import Any
 
 from dlbf.storage.engines.base import Adapter
 
@@ -21,7 +20,7 @@ class MappingEngine(Adapter):
 
     in_flight = False
 
-    def __init__(self, mapping: MutableMapping[Any, Any]) -> None:
+    def __init__(self, mapping: MutableMapping[bytes, bytes]) -> None:
         self.mapping = mapping
         # A dict dies with its process: what a filter knows of one says nothing about the next.
         self._identity = os.urandom(16) if isinstance(mapping, dict) else b""

@@ -143,7 +143,7 @@ class SqliteEngine(Adapter):
                 f'"{key}" COLLATE BINARY'
             )
 
-    def _rows(self, sql: str, *arguments: str) -> list[Any]:
+    def _rows(self, sql: str, *arguments: str) -> list[tuple[Any, ...]]:
         with self._turn:
             return self._connected().execute(sql, arguments).fetchall()
 
