@@ -16,6 +16,7 @@ SECTIONS = {
     "replay": "A block list's history through a store: keys missed, rate and size after every batch.",
     "scale": "Cost per key from 100,000 to 30 million keys, and how it grows.",
     "store": "The store beside py-lmdb, RocksDB and LevelDB on mixes of reads and writes, warm and cold.",
+    "stress": "Needless reads of filters and stores of one size: replayed false positives, popular keys, churn.",
 }
 
 
