@@ -21,11 +21,13 @@ __all__ = [
     "cell_fpr",
     "cell_geometry",
     "cell_price",
+    "cell_rate_at_load",
     "cuckoo_fpr",
     "cuckoo_geometry",
     "dleft_fpr",
     "dleft_geometry",
     "fingerprint_price",
+    "fingerprint_rate_at_load",
     "succinct_bytes",
     "succinct_geometry",
     "succinct_slots",
@@ -84,6 +86,38 @@ def cell_price(cell_bits: float) -> Price:
 def fingerprint_price(load: float, extra_bits: float, max_fpr: float) -> Price:
     """Price of a table of fingerprints, ``(log2(1/e) + extra_bits) / load``; extra bits are for slots and counters."""
     return Price(1 / (load * math.log(2.0)), extra_bits / load, max_fpr)
+
+
+# --- partly filled ---------------------------------------------------------
+
+
+def cell_rate_at_load(fpr: float, load: float, n_hashes: int | None = None) -> float:
+    """Rate of a filter of cells that has the rate ``fpr`` when full, once it holds a share ``load`` of its keys.
+
+    With ``k`` hashes a share ``f = fpr^(1/k)`` of the cells is in use when full, and ``1 - (1 - f)^load`` now.  Without
+    ``n_hashes`` it has the best number, that of half the cells in use; never fewer than one.
+
+    Examples
+    --------
+    >>> round(cell_rate_at_load(0.01, 0.5), 6)
+    0.000286
+    """
+    if fpr <= 0:
+        return 0.0
+    hashes = max(1.0, math.log2(1 / fpr)) if n_hashes is None else float(n_hashes)
+    free = 1 - fpr ** (1 / hashes) if hashes else 0.0
+    return float((1 - free**load) ** hashes) if free else 1.0
+
+
+def fingerprint_rate_at_load(fpr: float, load: float, n_hashes: int | None = None) -> float:
+    """The same for a table of fingerprints: each entry a lookup meets is one more chance to be taken for another.
+
+    Examples
+    --------
+    >>> round(fingerprint_rate_at_load(0.01, 0.5), 6)
+    0.005013
+    """
+    return -math.expm1(load * math.log1p(-fpr)) if fpr < 1 else 1.0
 
 
 # --- cells -----------------------------------------------------------------

@@ -34,10 +34,12 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> l
 @click.option("--query-shares", callback=_numbers, help="And of the queries for absent keys.")
 @click.option("--bits-per-key", type=float, help="Budget, model included.")
 @click.option("--fpr", type=float, help="Or the false-positive rate wanted (default 0.01).")
-@click.option("--deletability", type=float, default=0.0, help="Least share of deleted keys that answer 'absent'.")
+@click.option(
+    "--deletability", type=float, default=0.0, help="Least chance that the first key removed answers 'absent'."
+)
 @click.option("--adversarial-fpr", type=float, default=1.0, help="Largest rate for forged scores.")
 @click.option("--counter-bits", type=int, default=4, help=f"Counter width: {', '.join(map(str, COUNTER_WIDTHS))}.")
-@click.option("--deletions", type=float, default=0.1, help="Deleted keys planned for, as a share of the keys.")
+@click.option("--deletions", type=float, default=0.1, help="Share of the keys that will be removed.")
 @click.option("--model-bits-per-key", type=float, default=0.0, help="Size of the model.")
 @click.option("--max-regions", type=int, default=8, help="Most regions for designs with many.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -151,8 +153,9 @@ def _table(rows: list[Design], plans: list[Plan], counter_bits: int) -> None:
     for reason, names in refused.items():
         console.print(f"not feasible ({reason}): {', '.join(names)}", style="dim", highlight=False, markup=False)
     console.print(
-        "deletable: share of removed keys that then answer 'absent'.  forged: FPR for someone who can choose the score "
-        f"but not the keyed hash.  counters have {counter_bits} bits.",
+        "deletable: chance that the first key removed then answers 'absent' (--details: on average, and after "
+        "--deletions).  forged: FPR for someone who can choose the score but not the keyed hash.  "
+        f"counters have {counter_bits} bits.",
         style="dim",
         highlight=False,
     )

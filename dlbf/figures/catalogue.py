@@ -6,6 +6,7 @@ from pathlib import Path
 from dlbf.figures import bodega, deletable
 from dlbf.figures.curves import Claim, Curves
 from dlbf.figures.drawing import draw_curves, need_matplotlib, write_csv
+from dlbf.figures.forgetting import forgetting_curves
 from dlbf.figures.laws import bound_curves, ridge_curves, saving_curves
 from dlbf.figures.mixtures import measured_curves
 
@@ -22,6 +23,7 @@ FIGURES: dict[str, Callable[[], Curves]] = {
     "theory-saving": saving_curves,
     "theory-ridge": ridge_curves,
     "theory-adversary": bound_curves,
+    "theory-deletions": forgetting_curves,
 }
 
 

@@ -26,6 +26,7 @@ class Panel:
     rows: tuple[dict[str, float], ...]
     log_y: bool = True
     marks: tuple[tuple[float, str], ...] = ()  # vertical lines
+    points: tuple[str, ...] = ()  # columns drawn as dots in the colour of the series at the same place; "" for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +38,4 @@ class Curves:
     panels: tuple[Panel, ...]
     claims: tuple[Claim, ...] = ()
     rows: tuple[dict[str, float], ...] = ()
+    one_legend: bool = False  # all panels have the same curves: one legend, beside them

@@ -43,8 +43,8 @@ def need_matplotlib() -> ModuleType:
 
 
 # Okabe and Ito: told apart by colour-blind readers too; line styles repeat the distinction in print.
-_COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00")
-_STYLES = ("-", "-", (0, (6, 3)), "-", (0, (2, 2)), "-.")
+_COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+_STYLES = ("-", "-", (0, (6, 3)), "-", (0, (2, 2)), "-.", "-", ":")
 
 
 _X_LABELS = {
@@ -55,6 +55,7 @@ _X_LABELS = {
     "initial bits": "bits per key in the initial filter (of 20)",
     "adversarial FPR": "largest rate for forged scores",
     "1 - deletability": "deleted keys still answered 'maybe'",
+    "removed": "share of the keys that have been removed",
 }
 _LOG_X = {"fnr", "adversarial FPR", "1 - deletability"}
 _WIDE = {"slbf-2cbf fpr", "slbf-2cbf kept"}  # drawn under the curve they coincide with
@@ -70,13 +71,32 @@ def _claim_lines(claims: Sequence[Claim], width: int) -> list[str]:
     return lines
 
 
+def _points(panel: Panel, column: str) -> list[tuple[float, float]]:
+    """What can be drawn of a column."""
+    return [
+        (row[panel.x], row[column])
+        for row in panel.rows
+        if column in row and not math.isnan(row[column]) and (row[column] > 1e-12 or not panel.log_y)
+    ]
+
+
+def _draw_dots(axis: "Axes", panel: Panel) -> None:
+    """What was built and measured, in the colours of the curves; one entry of the legend for all of it."""
+    label = "built and measured"
+    for number, column in enumerate(panel.points):
+        points = _points(panel, column) if column else []
+        if points:
+            axis.plot(
+                *zip(*points, strict=True), linestyle="", marker="o", markersize=4.5, color=_COLOURS[number],
+                markerfacecolor="white",
+            )  # fmt: skip
+    if any(panel.points):
+        axis.plot([], [], linestyle="", marker="o", markersize=4.5, color="0.4", markerfacecolor="white", label=label)
+
+
 def _draw_series(axis: "Axes", panel: Panel) -> None:
     for number, (label, column) in enumerate(panel.series):
-        points = [
-            (row[panel.x], row[column])
-            for row in panel.rows
-            if column in row and not math.isnan(row[column]) and (row[column] > 1e-12 or not panel.log_y)
-        ]
+        points = _points(panel, column)
         if not points:
             continue
         wide = column in _WIDE
@@ -100,6 +120,7 @@ def _draw_marks(axis: "Axes", panel: Panel) -> None:
 
 def _draw_panel(axis: "Axes", panel: Panel) -> None:
     _draw_series(axis, panel)
+    _draw_dots(axis, panel)
     axis.set_title(panel.title, fontsize=10)
     axis.set_xlabel(_X_LABELS.get(panel.x, panel.x))
     axis.set_ylabel(panel.y)
@@ -115,22 +136,28 @@ def _draw_panel(axis: "Axes", panel: Panel) -> None:
     axis.set_axisbelow(True)
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
-    axis.legend(fontsize=8, frameon=False, loc="best")
 
 
 def draw_curves(curves: Curves, path: str | Path) -> None:
     """Draw one figure into a file; its ending says the format (png, svg, pdf)."""
     plt, path = need_matplotlib(), Path(path)
     columns = len(curves.panels)
-    width = 5.6 * columns if columns > 1 else 7.0
+    width = (5.6 * columns if columns > 1 else 7.0) + (2.0 if curves.one_legend else 0.0)
     claims = _claim_lines(curves.claims, int(width * 15.5))
     foot = 0.2 * len(claims) + 0.15
     page = 4.5 + foot
     figure, axes = plt.subplots(1, columns, figsize=(width, page), squeeze=False)
     for axis, panel in zip(axes[0], curves.panels, strict=True):
         _draw_panel(axis, panel)
+        if not curves.one_legend:
+            axis.legend(fontsize=8, frameon=False, loc="best")
+    right = 1.0
+    if curves.one_legend:
+        right = 1 - 2.4 / width
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(right, 0.55))
     figure.suptitle(curves.title, fontsize=12, x=0.012, y=0.985, ha="left", va="top", weight="bold")
-    figure.tight_layout(rect=(0, foot / page, 1, 1))
+    figure.tight_layout(rect=(0, foot / page, right, 1))
     for number, text in enumerate(claims):
         figure.text(0.012, (foot - 0.15 - 0.2 * number) / page, text, fontsize=7.8, color="0.2")
     figure.savefig(path, dpi=130, metadata={"Software": None} if path.suffix == ".png" else None)

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, NotDeletable, aligned_zeros, check_count, check_target
 from dlbf.filters.row import Base, PlainDesign, Planned
-from dlbf.geometry import CellGeometry, cell_fpr, cell_geometry, cell_price
+from dlbf.geometry import CellGeometry, cell_fpr, cell_geometry, cell_price, cell_rate_at_load
 from dlbf.kernels.cells import CellsCore
 
 __all__ = ["BITS", "COUNTERS", "BloomFilter", "CountingBloomFilter", "planned_cells", "scaled_cells"]
@@ -311,6 +311,7 @@ BITS = Base(
     rate=_rate,
     price=lambda counter_bits: (cell_price(1),),
     design=PlainDesign("bloom", "Bloom filter"),
+    rate_at_load=cell_rate_at_load,
 )
 COUNTERS = Base(
     name="counters",
@@ -321,4 +322,5 @@ COUNTERS = Base(
     rate=_rate,
     price=lambda counter_bits: (cell_price(counter_bits),),
     design=PlainDesign("counting", "Counting Bloom filter (4\N{NON-BREAKING HYPHEN}bit)"),
+    rate_at_load=cell_rate_at_load,
 )

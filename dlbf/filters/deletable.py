@@ -6,7 +6,7 @@ from typing import Any
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, check_count, check_target
 from dlbf.filters.bloom import MAX_HASHES, planned_cells, scaled_cells
 from dlbf.filters.row import Base, PlainDesign, Planned
-from dlbf.geometry import cell_fpr, cell_geometry
+from dlbf.geometry import cell_fpr, cell_geometry, cell_rate_at_load
 from dlbf.kernels.deletable import DeletableCore
 
 __all__ = ["DELETABLE", "DeletableBloomFilter"]
@@ -157,4 +157,5 @@ DELETABLE = Base(
         "dlbf", "Deletable Bloom filter", "deletable Bloom filter: a bitmap of collisions", planner="dlbf"
     ),
     forgets=False,
+    rate_at_load=cell_rate_at_load,
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dlbf.filters.base import Filter
-from dlbf.geometry import Price
+from dlbf.geometry import Price, fingerprint_rate_at_load
 
 __all__ = ["Base", "PlainDesign", "Planned"]
 
@@ -78,6 +78,8 @@ class Base:
         Does a composite give it a larger place when it does?  Its kernel, ``composite.pyx``, must know how to move it.
     forgets : bool
         Can every key that was added be removed again?
+    rate_at_load : callable
+        ``rate_at_load(fpr, load, hashes)``: the rate of one planned for ``fpr``, with a share ``load`` of its keys.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Base:
     fills: bool = False
     growable: bool = False
     forgets: bool = True
+    rate_at_load: Callable[[float, float, int | None], float] = fingerprint_rate_at_load
 
     @property
     def number(self) -> int:

@@ -10,6 +10,7 @@ from dlbf.geometry import (
     SuccinctGeometry,
     cell_fpr,
     cell_price,
+    cell_rate_at_load,
     succinct_bytes,
     succinct_geometry,
     succinct_slots,
@@ -162,4 +163,5 @@ SUCCINCT = Base(
     rate=lambda n_keys, params: cell_fpr(n_keys, *params[:3]),
     price=lambda counter_bits: (cell_price(CELL_BITS),),
     fills=True,
+    rate_at_load=cell_rate_at_load,
 )

@@ -5,13 +5,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from dlbf.kernels.keys import read_keys
-from dlbf.learned.composite import Composite
+from dlbf.learned.composite import Composite, parts_of
 from dlbf.learned.regions import predicted_deletability
 
 __all__ = ["Evaluation", "Rate", "evaluate"]
 
 Z_99 = 2.5758293035489004
+# Keys that are removed, asked for and put back, one at a time, to measure the first removal.
+MOST_SINGLE_REMOVALS = 2_000
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,19 @@ class Rate:
 class Evaluation:
     """What ``dlbf.LearnedFilter.evaluate`` measured; rates are ``Rate``, None where not measured.
 
+    Attributes
+    ----------
+    fpr, fnr : Rate
+        Absent keys that pass; stored keys that do not.
+    deletability : Rate
+        Removed keys that answer "absent" once all of them are gone.
+    first_removal : Rate
+        The same when the key is the only one removed: what a plan promises as ``deletability``.
+    average_removal : Rate
+        The same asked at once after each removal, while one after the other goes.
+    removed_share : float
+        The keys that were removed, as a share of all.
+
     Examples
     --------
     >>> e = Evaluation(fpr=Rate(12, 1000, 0.01))
@@ -70,11 +88,14 @@ class Evaluation:
     fpr: Rate
     fnr: Rate | None = None
     deletability: Rate | None = None
+    first_removal: Rate | None = None
+    average_removal: Rate | None = None
+    removed_share: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         out: dict[str, Any] = {}
-        for name in ("fpr", "fnr", "deletability"):
+        for name in ("fpr", "fnr", "deletability", "first_removal", "average_removal"):
             rate: Rate | None = getattr(self, name)
             out[name] = rate and {
                 "value": rate.value,
@@ -83,14 +104,21 @@ class Evaluation:
                 "hits": rate.hits,
                 "trials": rate.trials,
             }
-        return out
+        return out | {"removed_share": self.removed_share}
 
     def __str__(self) -> str:
         lines = [f"FPR           {self.fpr}"]
         if self.fnr is not None:
             lines.append(f"FNR           {self.fnr}")
-        if self.deletability is not None:
-            lines.append(f"deletability  {self.deletability}")
+        for title, rate in (
+            ("first", self.first_removal),
+            ("average", self.average_removal),
+            ("after", self.deletability),
+        ):
+            if rate is not None:
+                lines.append(f"{f'deletable, {title}':<18}  {rate}")
+        if self.removed_share is not None:
+            lines.append(f"(one key removed; on average while {self.removed_share:.1%} of the keys go; after that)")
         return "\n".join(lines)
 
 
@@ -107,7 +135,34 @@ def evaluate(filter: Composite, negatives: Iterable[Any], deleted: Iterable[Any]
     fnr = Rate(int((~answers).sum()), len(keys), plan.fnr)
     if not filter.deletable:
         return Evaluation(fpr, fnr)
+    expected = predicted_deletability(filter, keys)
+    single = _removed_alone(filter, keys[:: max(1, len(keys) // MOST_SINGLE_REMOVALS)][:MOST_SINGLE_REMOVALS])
     copy = filter.copy()
-    copy.remove_many(keys)
+    at_once = copy.remove_many(keys)
     gone = ~copy.contains_many(keys)
-    return Evaluation(fpr, fnr, Rate(int(gone.sum()), len(keys), predicted_deletability(filter, keys)))
+    if filter.false_negatives:
+        at_once = gone  # it says False of a key that was taken for deleted before
+    return Evaluation(
+        fpr,
+        fnr,
+        _share(gone, expected.after),
+        _share(gone if single is None else single, expected.first),
+        _share(at_once, expected.average),
+        len(keys) / len(filter) if len(filter) else 0.0,
+    )
+
+
+def _share(answers: npt.NDArray[np.bool_], predicted: float) -> Rate:
+    return Rate(int(answers.sum()), len(answers), predicted)
+
+
+def _removed_alone(filter: Composite, keys: list[bytes]) -> npt.NDArray[np.bool_] | None:
+    """Does each key, removed alone, answer "absent"?  None where it cannot be put back, and order does not matter."""
+    if filter.false_negatives or not all(part.row.forgets for part in parts_of(filter)):
+        return None
+    copy = filter.copy()
+    answers = np.zeros(len(keys), dtype=np.bool_)
+    for number, key in enumerate(keys):
+        answers[number] = copy.discard(key)
+        copy.add(key)
+    return answers

@@ -122,8 +122,10 @@ class LearnedFilter(Composite):
         negatives : iterable of keys
             Absent keys that were not used to fit.
         deleted : iterable of keys, optional
-            Keys that are in the filter; they are removed from a copy to measure deletability and false negatives.  What
-            is predicted beside it is for the keys that then remain: removing many at once makes each easier to forget.
+            Keys that are in the filter; they are removed from a copy to measure deletability and false negatives.
+            Every removal makes the next key easier to forget, so there are three figures, each beside its prediction:
+            ``first_removal`` (each key removed alone), ``average_removal`` (asked at once while one after the other
+            goes) and ``deletability`` (asked when all are gone).
 
         Returns
         -------

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from dlbf.learned.assembly import (
 from dlbf.learned.composite import C, Composite, empty_like, open_part, parts_of
 
 __all__ = [
+    "Deletability",
     "expected_rates",
     "predicted_deletability",
     "predicted_rates",
@@ -29,6 +31,14 @@ __all__ = [
     "remainder",
     "slack",
 ]
+
+
+class Deletability(NamedTuple):
+    """Chance that a removed key answers "absent", in three readings; it rises from the first to the last."""
+
+    first: float  # the first key that is removed
+    average: float  # asked at once after each removal, on the average
+    after: float  # asked when all have been removed
 
 
 def predicted_rates(parts: Sequence[Part], key_counts: Sequence[int]) -> tuple[float, list[float]]:
@@ -123,18 +133,27 @@ def expected_rates(composite: Composite, n_keys: int) -> tuple[float, float]:
     return initial * passing, 1 - initial * kept
 
 
-def predicted_deletability(composite: Composite, deleted: list[bytes]) -> float:
-    """Share of these keys that will answer "absent" once all of them are removed."""
+def predicted_deletability(composite: Composite, deleted: list[bytes]) -> Deletability:
+    """Chance that these keys answer "absent": the first that is removed, on the average, and once all are gone."""
     plan, parts = composite.plan, parts_of(composite)
-    told = any(part.role == DELETED for part in parts)
-    if not deleted or told or not all(part.row.forgets for part in parts):
-        return plan.deletability
+    if not deleted or not all(part.row.forgets for part in parts):
+        # What a deletable Bloom filter has marked stays marked: the order of removals is of no matter.
+        return Deletability(plan.deletability, plan.deletability, plan.deletability)
     gone = np.bincount(composite.region_of(deleted), minlength=len(plan.regions))
-    left = [
-        max(0, round(region.key_share * len(composite)) - int(n)) for region, n in zip(plan.regions, gone, strict=True)
-    ]
-    initial, members = predicted_rates(parts, left)
-    return 1 - float(gone @ (initial * np.array(members))) / len(deleted)
+    counts = [round(region.key_share * len(composite)) for region in plan.regions]
+    # Where deleted keys are remembered they are all answered "absent".
+    told = {part.region for part in parts if part.role == DELETED}
+    weights = np.array([0 if r in told else n for r, n in enumerate(gone)]) / len(deleted)
+
+    def after(share: float) -> float:
+        left = [max(0, n - round(share * int(out))) for n, out in zip(counts, gone, strict=True)]
+        initial, members = predicted_rates(parts, left)
+        return 1 - float(weights @ (initial * np.array(members)))
+
+    # Simpson's rule over eight steps.
+    values = [after(step / 8) for step in range(9)]
+    average = (values[0] + 4 * sum(values[1:8:2]) + 2 * sum(values[2:8:2]) + values[8]) / 24
+    return Deletability(values[0], average, values[8])
 
 
 def relaid(composite: C, rooms: Sequence[int], region_keys: Sequence[int] | None = None) -> C:

@@ -48,7 +48,7 @@ def measure_built(lf: LearnedFilter, keys: list[bytes], absent: list[bytes], n_k
         fpr_measured=_measured(measured.fpr),
         fnr_predicted=lf.plan.fnr,
         deletability=lf.plan.deletability if lf.deletable else None,
-        deletability_measured=_measured(measured.deletability),
+        deletability_measured=_measured(measured.first_removal),
         adversarial_fpr=lf.plan.adversarial_fpr,
     )
 

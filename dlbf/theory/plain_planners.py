@@ -74,5 +74,11 @@ def plan_dlbf(task: Task) -> Plan:
     if found is None:
         return infeasible(task, least, "the budget is too small for the targets")
     return finish(
-        task, one, one, (), [FilterPlan("dlbf", found[0], bits, found[3], found[2])], least, deletability=found[1]
+        task,
+        one,
+        one,
+        (),
+        [FilterPlan("dlbf", found[0], bits, found[3], found[2], 1 - found[1])],
+        least,
+        deletability=found[1],
     )

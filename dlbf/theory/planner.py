@@ -76,7 +76,8 @@ def plan(
     bits_per_key, fpr : float, optional
         Budget (model included) or target rate; give one.
     deletability : float
-        Least share of deleted keys that answer "absent".
+        Least chance that the first key to be removed then answers "absent".  It rises with every removal;
+        ``Plan.average_deletability`` and ``Plan.deletability_after`` say to what.
     adversarial_fpr : float
         Largest rate for forged scores.
     fnr : float, optional
@@ -85,7 +86,8 @@ def plan(
     counter_bits : int
         2, 4 or 8.
     deletions : float
-        Deleted keys kept in mind, as a share of the keys, for designs that store them.
+        Share of the keys that will be removed: what designs that store deleted keys make room for, and what the other
+        two readings of deletability are for, the average over it and the value after it.
     model_bits_per_key : float
         Size of the model; part of the budget of every design that uses it.
     max_regions : int

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from dlbf.filters.kinds import BASES
 from dlbf.plain import plain_data
 from dlbf.theory.designs import get_design
 
@@ -29,6 +30,8 @@ class FilterPlan:
         Hashes, where the plan fixes them (a shared array, a deletable Bloom filter).
     marks : float or None
         Share of the bits that mark collisions, in a deletable Bloom filter.
+    kept : float or None
+        Chance that a removed key still passes, where that is not the rate for strangers: in a deletable Bloom filter.
 
     Examples
     --------
@@ -43,6 +46,17 @@ class FilterPlan:
     bits_per_key: float
     hashes: int | None = None
     marks: float | None = None
+    kept: float | None = None
+
+    def kept_at(self, load: float) -> float:
+        """Chance that a removed key still passes while the filter holds a share `load` of its keys.
+
+        A removed key is a stranger to the keys that are left, so it is the rate at that load.  A deletable Bloom filter
+        differs: what its collisions have marked stays marked, however many keys go.
+        """
+        if self.base == "all" or self.kept is not None:
+            return 1.0 if self.kept is None else self.kept
+        return BASES[self.base].rate_at_load(self.fpr, load, self.hashes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +102,8 @@ class Plan:
     fnr : float
         Rate of stored keys answered "absent"; 0 for designs that promise none.
     deletability : float
-        Share of deleted keys answered "absent"; 0 for designs that cannot delete.
+        Chance that the first key to be removed is then answered "absent": the least, because every removal makes the
+        next one surer (``deletability_after``, ``average_deletability``).  0 for designs that cannot delete.
     adversarial_fpr : float
         Rate for someone who can forge any score but not the hash (keyed hashing).
     bits : float
@@ -164,9 +179,61 @@ class Plan:
         """Can a stored key be answered "absent"?"""
         return get_design(self.design).false_negatives
 
+    def deletability_after(self, removed: float | None = None) -> float:
+        """Share of the removed keys that are answered "absent" once so large a share of all keys is gone.
+
+        ``1 - sum_r G_r e_0(1-d) e_r(1-d)``, each filter's rate taken at the load that is left.  It is also the chance
+        of the next key to be removed.  At 0 it is ``deletability``.
+
+        Parameters
+        ----------
+        removed : float, optional
+            Share of the keys that are gone; the plan's ``deletions`` unless given.
+
+        Examples
+        --------
+        >>> from dlbf.theory import plan
+        >>> p = plan("counting", fpr=0.05)
+        >>> [round(p.deletability_after(gone), 3) for gone in (0, 0.1, 0.5)]
+        [0.95, 0.964, 0.995]
+        >>> plan("dlbf", bits_per_key=8).deletability_after(0.5) == plan("dlbf", bits_per_key=8).deletability
+        True
+        """
+        gone = self.deletions if removed is None else removed
+        if not 0 <= gone <= 1:
+            raise ValueError(f"removed: expected a share from 0 to 1, found {removed!r}")
+        if not (self.feasible and self.deletable):
+            return self.deletability
+        load = 1 - gone
+        front = 1.0 if self.initial is None else self.initial.kept_at(load)
+        # Where deleted keys are remembered they are all answered "absent".
+        return 1 - front * sum(
+            region.key_share * region.member.kept_at(load) for region in self.regions if region.deleted is None
+        )
+
+    def average_deletability(self, removed: float | None = None) -> float:
+        """Share of removals after which the key was answered "absent" at once, while so large a share of all keys goes.
+
+        The mean of ``deletability_after`` from 0 to `removed`; between that and ``deletability``.
+
+        Examples
+        --------
+        >>> from dlbf.theory import plan
+        >>> round(plan("counting", fpr=0.05).average_deletability(0.5), 3)
+        0.981
+        """
+        gone = self.deletions if removed is None else removed
+        # Simpson's rule: the rates are smooth in the load, and eight steps are exact to six digits.
+        values = [self.deletability_after(gone * step / 8) for step in range(9)]
+        return (values[0] + 4 * sum(values[1:8:2]) + 2 * sum(values[2:8:2]) + values[8]) / 24
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON: numbers that are not finite become None."""
-        result: dict[str, Any] = plain_data(dataclasses.asdict(self))
+        more = {
+            "deletability_after": self.deletability_after(),
+            "average_deletability": self.average_deletability(),
+        }
+        result: dict[str, Any] = plain_data(dataclasses.asdict(self) | more)
         return result
 
     def __str__(self) -> str:
@@ -176,6 +243,11 @@ class Plan:
             f"{self.design}: {self.bits:.3f} bits per key, FPR {self.fpr:.3g}, FNR {self.fnr:.3g}, "
             f"deletability {self.deletability:.4g}, adversarial FPR {self.adversarial_fpr:.3g}"
         ]
+        if self.deletable:
+            lines.append(
+                f"  deletability is for the first removal; {self.average_deletability():.4g} on average over the first "
+                f"{self.deletions:.3g} of the keys, {self.deletability_after():.4g} once they are gone"
+            )
         if self.model_bits:
             lines.append(f"  model                {self.model_bits:8.3f} bits per key")
         if self.initial is not None:

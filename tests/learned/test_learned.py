@@ -663,8 +663,9 @@ def test_evaluate_counts_each_key_once_and_leaves_the_filter_alone():
     assert lf.to_bytes() == before
     data = once.to_dict()
     assert json.loads(json.dumps(data)) == data
-    assert set(data) == {"fpr", "fnr", "deletability"}
-    assert "deletability" in str(once)
+    assert set(data) == {"fpr", "fnr", "deletability", "first_removal", "average_removal", "removed_share"}
+    assert "deletable, first" in str(once)
+    assert once.removed_share == 50 / len(lf)
     assert lf.evaluate(FRESH[:100]).to_dict()["fnr"] is None
 
 
@@ -674,6 +675,34 @@ def test_evaluate_predicts_what_removing_many_at_once_does():
         measured = lf.evaluate(FRESH[:10], KEYS[:n]).deletability
         low, high = measured.interval
         assert low - 0.02 <= measured.predicted <= high + 0.02, n
+
+
+@pytest.mark.parametrize(
+    "design", ["counting", "slbf-2cbf", "plbf-cbf", "ada-cbf", "pddbf", "cuckoo", "dlbf", "lbf-3sbf"]
+)
+def test_evaluate_tells_the_first_removal_from_the_average_and_from_what_is_left_behind(design):
+    budget = 5.0 if design == "cuckoo" else 8.0 if design in ("dlbf", "lbf-3sbf") else 14.0
+    lf = fitted(design, budget)
+    gone = KEYS[: len(KEYS) // 2]
+    found = lf.evaluate(FRESH[:10], gone)
+    readings = (found.first_removal, found.average_removal, found.deletability)
+    for rate in readings:
+        # 99 % intervals of 8 x 3 rates; the filters themselves are one draw each (some 4 % of the rate).
+        low, high = rate.interval
+        assert low - 0.03 <= rate.predicted <= high + 0.03, rate
+    predicted = [rate.predicted for rate in readings]
+    if design in ("dlbf", "lbf-3sbf"):  # what is marked stays marked; what is remembered is never asked again
+        assert len(set(predicted)) == 1
+    else:
+        assert predicted == sorted(set(predicted))
+        assert readings[0].value < readings[2].value
+    # The same by hand, from a filter nobody has touched.
+    copy, order = lf.copy(), list(dict.fromkeys(gone))
+    if not lf.false_negatives:
+        assert readings[1].hits == sum(copy.discard(key) for key in order)
+    else:
+        copy.remove_many(order)
+    assert readings[2].hits == sum(key not in copy for key in order)
 
 
 def test_plan_survives_a_round_trip_and_explains_itself():

@@ -361,3 +361,38 @@ def test_random_problems_keep_their_targets(seed):
         assert found.bits <= targets.get("bits_per_key", math.inf) * (1 + 1e-9)
         assert found.deletability >= targets["deletability"] - 1e-9
         assert found.adversarial_fpr <= targets["adversarial_fpr"] * (1 + 1e-9)
+
+
+# --- deletability as keys go
+
+
+@pytest.mark.parametrize("design", [name for name, row in DESIGNS.items() if row.deletable])
+def test_deletability_starts_at_the_first_removal_and_never_falls(design):
+    quality = {} if DESIGNS[design].regions == 1 else SHARES
+    found = plan(design, bits_per_key=20, **quality)
+    shares = [0, 0.1, 0.3, 0.7, 1]
+    after = [found.deletability_after(share) for share in shares]
+    assert after[0] == pytest.approx(found.deletability, abs=1e-9)
+    assert after == sorted(after)
+    for share, value in zip(shares[1:], after[1:], strict=True):
+        # Simpson's rule against a fine sum.
+        steps = [found.deletability_after(share * (step + 0.5) / 2000) for step in range(2000)]
+        assert found.average_deletability(share) == pytest.approx(sum(steps) / 2000, abs=1e-5)
+        assert after[0] - 1e-9 <= found.average_deletability(share) <= value + 1e-9
+    if design == "dlbf":
+        assert len(set(after)) == 1
+
+
+def test_plan_says_which_deletability_it_means():
+    found = plan("counting", fpr=0.05, deletions=0.4)
+    data = found.to_dict()
+    assert data["deletability"] == found.deletability_after(0)
+    assert data["deletability_after"] == found.deletability_after(0.4) > data["average_deletability"]
+    assert data["average_deletability"] == found.average_deletability(0.4) > data["deletability"]
+    assert "deletability is for the first removal" in str(found)
+    assert "first removal" not in str(plan("bloom", fpr=0.05))
+    for wrong in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="removed: expected a share from 0 to 1"):
+            found.deletability_after(wrong)
+    nothing = plan("counting", bits_per_key=1, deletability=0.99)
+    assert nothing.to_dict()["average_deletability"] is None
