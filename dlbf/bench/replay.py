@@ -11,6 +11,7 @@ mean of 1.2 t q and a standard deviation of sqrt(1.2 t q); q = 300 / t puts the 
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -41,7 +42,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Row:
-    """What was seen after one batch."""
+    """What was seen after one batch; ``design`` is that of the filter which answered the next."""
 
     when: str
     added: int
@@ -55,6 +56,7 @@ class Row:
     filter_bytes: int
     model_bytes: int
     state: str
+    design: str
     rebuilt: str
     rebuild_seconds: float
 
@@ -91,6 +93,7 @@ class Summary:
     rebuilds: int
     rebuild_seconds: float
     seconds: float
+    batches_by_design: dict[str, int]
     ok: bool
     problems: list[str]
 
@@ -143,6 +146,7 @@ class Replay:
             rebuilds=sum(bool(row.rebuilt) for row in rows),
             rebuild_seconds=sum(row.rebuild_seconds for row in rows),
             seconds=self.seconds,
+            batches_by_design=dict(Counter(row.design for row in rows)),
             ok=self.ok,
             problems=self.problems,
         )
@@ -293,7 +297,8 @@ def replay(
             stats = store.stats()
             row = Row(
                 change.when, len(change.added), len(change.removed), len(live), missed, undead, n_queries,
-                false_positives, removed_passing, stats.filter_bytes, stats.model_bytes, stats.state, rebuilt, seconds,
+                false_positives, removed_passing, stats.filter_bytes, stats.model_bytes, stats.state, stats.design,
+                rebuilt, seconds,
             )  # fmt: skip
             out.rows.append(row)
             out.problems += _problems(number, row, fpr, stats.keys)

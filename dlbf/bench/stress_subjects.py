@@ -24,7 +24,18 @@ from dlbf.learned import LearnedFilter
 from dlbf.models import Model
 from dlbf.storage import Store
 
-__all__ = ["STRESSED", "Keys", "Shared", "Size", "StoreSubject", "Stressed", "Subject", "Swap", "train"]
+__all__ = [
+    "STRESSED",
+    "FilterSubject",
+    "Keys",
+    "Shared",
+    "Size",
+    "StoreSubject",
+    "Stressed",
+    "Subject",
+    "Swap",
+    "train",
+]
 
 VALUE = b"v"
 KEYS_PER_COMMIT = 10_000

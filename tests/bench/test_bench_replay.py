@@ -114,13 +114,31 @@ def test_bench_replay_rebuilds_a_made_history_and_draws_it(tmp_path, monkeypatch
     arguments = ["bench", "replay", "--batches", "12", "--keys", "20000", "--model", "ngram", "--plot", str(picture)]
     done = CliRunner().invoke(build(), [*arguments, "--json"])
     assert done.exit_code == 0, done.output
-    figures = json.loads(done.stdout)
+    figures = json.loads(done.stdout)["designs"]["auto"]
     assert figures["ok"]
     assert figures["missed_keys"] == 0
     assert figures["batches_above_bar"] == 0
     assert figures["rebuilds"] >= 1
     assert len(figures["rows"]) == 12
+    assert sum(figures["batches_by_design"].values()) == 12
+    assert {row["design"] for row in figures["rows"]} == figures["batches_by_design"].keys()
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_replay_of_two_designs_has_a_line_for_each(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.delenv("DLBF_DATA", raising=False)
+    picture = tmp_path / "replay.svg"
+    arguments = ["bench", "replay", "--batches", "8", "--keys", "2000", "--design", "cuckoo", "--design", "auto"]
+    done = CliRunner().invoke(build(), [*arguments, "--no-rebuild", "--plot", str(picture), "--json"])
+    assert done.exit_code == 0, done.output
+    designs = json.loads(done.stdout)["designs"]
+    assert list(designs) == ["cuckoo", "auto"]
+    assert designs["auto"]["insertions"] == designs["cuckoo"]["insertions"] > 0
+    drawn = picture.read_text()
+    # matplotlib draws text as shapes, and says in a comment what they are.
+    for label in ("cuckoo", "auto", "auto: 0 rebuilds", "answered by: cuckoo"):
+        assert f"<!-- {label} -->" in drawn
 
 
 def test_bench_replay_prints_a_summary(monkeypatch):
@@ -135,7 +153,7 @@ def test_bench_replay_prints_a_summary(monkeypatch):
 @pytest.mark.data
 def test_the_real_history_is_replayed_without_a_missed_key(data_dir):
     done = CliRunner().invoke(build(), ["bench", "replay", "--data", str(data_dir), "--json"])
-    figures = json.loads(done.stdout)
+    figures = json.loads(done.stdout)["designs"]["auto"]
     assert done.exit_code == 0, figures["problems"][:5]
     assert (figures["batches"], figures["insertions"], figures["deletions"]) == (1917, 1_195_127, 1_176_868)
     assert figures["reinsertions"] == 451_651

@@ -5,7 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,13 @@ class Section:
     by_default : bool
         Part of ``make tables SECTIONS=all``.
     dropped : tuple of str
-        What is in the output but not recorded, because it is long and in no table.
+        What is in the output but not recorded, because it is long and in no table: explanations of plans.
     """
 
     arguments: tuple[str, ...]
     made_keys: bool = False
     by_default: bool = True
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ("plan",)
 
     @property
     def command(self) -> str:
@@ -71,11 +71,11 @@ def read_record(section: str, root: Path = ROOT) -> dict[str, Any]:
     return recorded
 
 
-def _without_plans(value: Any) -> Any:
-    """The figures without the explanations, which are long and in no table."""
+def _without(dropped: Collection[str], value: Any) -> Any:
+    """The figures without what is long and in no table, wherever it is."""
     if isinstance(value, dict):
-        return {name: _without_plans(inner) for name, inner in value.items() if name != "plan"}
-    return [_without_plans(inner) for inner in value] if isinstance(value, list) else value
+        return {name: _without(dropped, inner) for name, inner in value.items() if name not in dropped}
+    return [_without(dropped, inner) for inner in value] if isinstance(value, list) else value
 
 
 def record(name: str, root: Path = ROOT, more: Sequence[str] = ()) -> Path:
@@ -99,8 +99,7 @@ def record(name: str, root: Path = ROOT, more: Sequence[str] = ()) -> Path:
     # A section that has found a bar missed exits with 1, after its figures.
     if done.returncode and not (done.returncode == 1 and done.stdout.startswith("{")):
         raise subprocess.CalledProcessError(done.returncode, section.command)
-    printed = {key: value for key, value in json.loads(done.stdout).items() if key not in section.dropped}
-    figures = {"command": section.command, **_without_plans(printed)}
+    figures = {"command": section.command, **_without(section.dropped, json.loads(done.stdout))}
     path = root / FIGURES_FOLDER / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(figures, indent=1) + "\n")

@@ -122,21 +122,33 @@ def _guard_costs(record: Record) -> Grid:
     return ("engine", "keys", *names), rows
 
 
-def _replay(record: Record) -> Grid:
-    def count(name: str) -> str:
-        return f"{record[name]:,}"
+def _counts(*names: str) -> Callable[[Record], str]:
+    return lambda record: " / ".join(f"{record[name]:,}" for name in names)
 
-    rows = [
-        ["batches", count("batches")],
-        ["insertions / deletions / re-insertions", " / ".join(map(count, ("insertions", "deletions", "reinsertions")))],
-        ["keys missed", count("missed_keys")],
-        ["rate, all / worst batch", f"{percent(record['fpr_overall'])} / {percent(record['fpr_worst_batch'])}"],
-        ["batches above 1.5 times the target", count("batches_above_bar")],
-        ["rebuilds", count("rebuilds")],
-        ["bits per live key, mean / at the end",
-         f"{record['bits_per_live_key']:.1f} / {record['bits_per_live_key_at_end']:.1f}"],
-    ]  # fmt: skip
-    return ("replay", ""), rows
+
+def _chosen(record: Record) -> str:
+    """How many batches each kind of filter answered; older records do not say."""
+    return ", ".join(f"{name} {n:,}" for name, n in record.get("batches_by_design", {}).items()) or "-"
+
+
+REPLAY_ROWS: dict[str, Callable[[Record], str]] = {
+    "batches": _counts("batches"),
+    "insertions / deletions / re-insertions": _counts("insertions", "deletions", "reinsertions"),
+    "keys missed": _counts("missed_keys"),
+    "rate, all / worst batch": lambda one: f"{percent(one['fpr_overall'])} / {percent(one['fpr_worst_batch'])}",
+    "batches above 1.5 times the target": _counts("batches_above_bar"),
+    "rebuilds": _counts("rebuilds"),
+    "bits per live key, mean / at the end": lambda one: (
+        f"{one['bits_per_live_key']:.1f} / {one['bits_per_live_key_at_end']:.1f}"
+    ),
+    "batches answered by": _chosen,
+}
+
+
+def _replay(record: Record) -> Grid:
+    designs = record["designs"]
+    rows = [[title, *map(cell, designs.values())] for title, cell in REPLAY_ROWS.items()]
+    return ("replay", *(f"`{name}`" for name in designs)), rows
 
 
 TABLES = {

@@ -6,10 +6,13 @@ import json
 import math
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dlbf.bench.timing import machine
@@ -17,7 +20,7 @@ from dlbf.cli.bench.options import RATE, counted
 from dlbf.cli.console import terminal
 
 if TYPE_CHECKING:
-    from dlbf.bench.replay import Summary
+    from dlbf.bench.replay import Replay, Row, Summary
 
 __all__ = ["command"]
 
@@ -28,7 +31,10 @@ __all__ = ["command"]
 @counted("--keys", "n_keys", default=20_000, least=100, help="Keys to make when there is no folder.")
 @click.option("--fpr", type=RATE, default=0.01, show_default=True, help="Target rate of false positives.")
 @click.option("--queries", "n_queries", type=int, help="Absent keys asked for after a batch; default 300 / fpr.")
-@click.option("--design", default="auto", show_default=True, help="Design for the rebuilds.")
+@click.option(
+    "--design", "designs", multiple=True, default=("auto",), show_default=True,
+    help="Design for the rebuilds; of several each gets a store of its own.",
+)  # fmt: skip
 @click.option("--model", default="auto", show_default=True, help="Model for the rebuilds.")
 @click.option("--rebuild/--no-rebuild", default=True, show_default=True, help="Rebuild when the store says so.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it (PNG or SVG).")
@@ -39,7 +45,7 @@ def command(
     n_keys: int,
     fpr: float,
     n_queries: int | None,
-    design: str,
+    designs: tuple[str, ...],
     model: str,
     rebuild: bool,
     plot: Path | None,
@@ -53,7 +59,7 @@ def command(
     """
     from dlbf.bench.data import data_folder
     from dlbf.bench.pictures import draw_replay
-    from dlbf.bench.replay import Row, made_trace, read_trace, replay
+    from dlbf.bench.replay import made_trace, read_trace, replay
 
     folder = data_folder(data)
     console = terminal(stderr=True)
@@ -63,44 +69,57 @@ def command(
         else:
             changes, absent = read_trace(folder)
     changes = changes[:n_batches]
-    columns = (
-        TextColumn("replaying"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[state]}"),
-    )  # fmt: skip
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with tempfile.TemporaryDirectory() as temporary, bar:
-        task = bar.add_task("", total=len(changes), state="")
-        rebuilds = 0
-
-        def show(done: int, row: Row) -> None:
-            nonlocal rebuilds
-            rebuilds += bool(row.rebuilt)
-            state = f"{row.bits_per_key:.1f} bits/key, {row.fpr:.2%}, {rebuilds} rebuilds"
-            bar.update(task, completed=done, state=state)
-
-        result = replay(
-            Path(temporary) / "store", changes, absent, fpr=fpr, n_queries=n_queries, design=design, model=model,
-            rebuild=rebuild, progress=show,
-        )  # fmt: skip
+    results: dict[str, Replay] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for number, design in enumerate(dict.fromkeys(designs)):
+            with _progress(console, design, len(changes)) as show:
+                results[design] = replay(
+                    Path(temporary) / str(number), changes, absent, fpr=fpr, n_queries=n_queries, design=design,
+                    model=model, rebuild=rebuild, progress=show,
+                )  # fmt: skip
     if plot is not None:
         try:
-            draw_replay(result, plot)
+            draw_replay(results, plot)
         except ImportError as error:
             raise click.ClickException(
                 f"the picture needs matplotlib ({error}); install it with: pip install 'dlbf[plot]'"
             ) from error
     if as_json:
-        click.echo(json.dumps({"machine": machine()} | result.to_dict(), indent=1, allow_nan=False))
+        told = {design: result.to_dict() for design, result in results.items()}
+        click.echo(json.dumps({"machine": machine(), "designs": told}, indent=1, allow_nan=False))
     else:
-        _write_summary(result.summary(), "made here" if folder is None else "real")
-    if not result.ok:
+        history = "made here" if folder is None else "real"
+        for design, result in results.items():
+            _write_summary(design, result.summary(), history)
+    if not all(result.ok for result in results.values()):
         sys.exit(1)
 
 
-def _write_summary(figures: Summary, history: str) -> None:
+@contextmanager
+def _progress(console: Console, design: str, n_batches: int) -> Iterator[Callable[[int, Row], None]]:
+    """A bar, and the function that moves it."""
+    columns = (
+        TextColumn(f"replaying, {design}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[state]}"),
+    )  # fmt: skip
+    rebuilds = 0
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=n_batches, state="")
+
+        def show(done: int, row: Row) -> None:
+            nonlocal rebuilds
+            rebuilds += bool(row.rebuilt)
+            state = f"{row.bits_per_key:.1f} bits/key, {row.fpr:.2%}, {row.design}, {rebuilds} rebuilds"
+            bar.update(task, completed=done, state=state)
+
+        yield show
+
+
+def _write_summary(design: str, figures: Summary, history: str) -> None:
     from dlbf.bench.replay import BAR
 
     lines = (
+        ("design asked for", design),
         ("history", f"{figures.batches:,} batches, {history}"),
         ("insertions", f"{figures.insertions:,} ({figures.reinsertions:,} of keys that had left)"),
         ("deletions", f"{figures.deletions:,}"),
@@ -117,6 +136,7 @@ def _write_summary(figures: Summary, history: str) -> None:
             f"{figures.bits_per_live_key:.2f} on average, {figures.bits_per_live_key_at_end:.2f} at the end "
             f"(least without a model: {math.log2(1 / figures.fpr_target):.2f})",
         ),
+        ("filter", ", ".join(f"{name} after {n:,} batches" for name, n in figures.batches_by_design.items())),
         ("rebuilds", f"{figures.rebuilds}, {figures.rebuild_seconds:.0f} s of {figures.seconds:.0f} s"),
     )
     for name, text in lines:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from dlbf.bench import stress
 from dlbf.bench.stress import Settings, StressFigures, StressRow, SwapRound, TargetRow, bars, measure
-from dlbf.bench.stress_subjects import STRESSED, Keys, Shared, Size, Swap, train
+from dlbf.bench.stress_subjects import STRESSED, FilterSubject, Keys, Shared, Size, Swap, train
 from dlbf.bench.stress_workloads import WORKLOADS, Cost, circle, count, one_pass, popular_orders, replay, uniform
 from dlbf.cli import build
 from dlbf.datasets import listed_urls, ordinary_urls
+from dlbf.errors import FilterFullError
 
 pytest.importorskip("sklearn")
 
@@ -182,17 +183,40 @@ def test_swap_exchanges_keys(name, keys, shared, tmp_path):
     subject.close()
 
 
-def test_refused_keys_are_counted_and_neither_lost_nor_removed(keys, shared, tmp_path):
+class Narrow:
+    """A set that takes so many keys, and is hurt when keys are removed that it does not hold."""
+
+    def __init__(self, keys, most):
+        self.keys, self.most = set(keys), most
+        self.nbytes = 100
+
+    def add(self, key):
+        if len(self.keys) >= self.most:
+            raise FilterFullError("no room")
+        self.keys.add(key)
+
+    def remove_many(self, keys):
+        for key in keys:
+            self.keys.remove(key)
+
+    def contains_many(self, keys):
+        return np.array([key in self.keys for key in keys], dtype=bool)
+
+
+def test_refused_keys_are_counted_and_neither_lost_nor_removed():
+    subject = FilterSubject(Narrow([b"a", b"b", b"c"], most=4), 3, 0.01)
+    assert subject.swap([b"a"], [b"d", b"e", b"f"]).refused == 1
+    assert subject.lost([b"b", b"c", b"d", b"e", b"f"]) == 0
+    assert subject.lost([b"a", b"b"]) == 1
+    assert subject.swap([b"b", b"f"], [b"f"]).refused == 0
+    assert subject.filter.keys == {b"c", b"d", b"e", b"f"}
+    assert subject.lost([b"c", b"d", b"e", b"f"]) == 0
+
+
+def test_learned_filter_by_itself_refuses_keys_that_look_absent(keys, shared, tmp_path):
     subject = STRESSED["LearnedFilter"].make(keys, Size(bits_per_key=8.2), shared, tmp_path / "none")
-    stored, asked = list(keys.stored), list(keys.asked)
-    # Keys that look absent all belong to the region that has the least room.
-    swap = subject.swap(stored[:800], asked[:800])
-    assert 0 < swap.refused < 800
-    stored = stored[800:] + asked[:800]
-    assert subject.lost(stored) == 0
-    subject.swap(stored[-800:], stored[:0])
-    assert subject.lost(stored[:-800]) == 0
-    assert len(subject.filter) == len(stored) - 800
+    # They all belong to the region that has the least room.
+    assert 0 < subject.swap(keys.stored[:800], keys.asked[:800]).refused < 800
 
 
 # --- everything together
