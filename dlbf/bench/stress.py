@@ -40,6 +40,7 @@ __all__ = [
 BUDGETS = (8.2, 12.9)
 ZIPF_EXPONENT = 1.5
 SWAPPED_SHARE = 5  # one key in so many leaves in a round
+UPKEEPS = 10  # in a round
 TARGET_FPR = 0.01
 TARGET_ZIPF_EXPONENT = 1.0
 IN_CIRCLE = 1000
@@ -78,19 +79,22 @@ class SwapRound:
 
     Attributes
     ----------
+    worst_tenth : float
+        Needless reads per million in the worst tenth of the questions, mostly the first: nobody knew yet what changed.
     refused, lost : int
         Keys that were not taken; keys that were, and are not found.
     bits_per_key : float
         After the questions.
-    rebuilt : str
-        Why the filter was made anew after the exchange; "" if it was not.
+    rebuilt : list of str
+        Why the filter was made anew, as often as it was.
     """
 
     cost: Cost
+    worst_tenth: float
     refused: int
     lost: int
     bits_per_key: float
-    rebuilt: str
+    rebuilt: list[str]
 
 
 @dataclass
@@ -311,7 +315,10 @@ def _row(
 
 
 def _churn(subject: Subject, keys: Keys, settings: Settings) -> list[SwapRound]:
-    """A fifth of the keys changes places with as many that are asked for; then the absent ones are asked for."""
+    """A fifth of the keys changes places with as many that are asked for; then the absent ones are asked for.
+
+    Upkeep is done after the exchange and after every tenth of the questions.
+    """
     random = np.random.default_rng([settings.seed, SWAPPED_SHARE])
     stored, asked = list(keys.stored), list(keys.asked)
     rounds = []
@@ -321,11 +328,17 @@ def _churn(subject: Subject, keys: Keys, settings: Settings) -> list[SwapRound]:
         coming = random.choice(len(asked), n_swapped, replace=False).tolist()
         for old, new in zip(leaving, coming, strict=True):
             stored[old], asked[new] = asked[new], stored[old]
-        swap = subject.swap([asked[new] for new in coming], [stored[old] for old in leaving])
-        lost = subject.lost(stored)
+        refused = subject.swap([asked[new] for new in coming], [stored[old] for old in leaving])
+        rebuilt = [subject.upkeep()]
         places = random.integers(0, len(asked), settings.questions)
-        cost = count(places, subject.ask(asked, places))
-        rounds.append(SwapRound(cost, swap.refused, lost, subject.bits_per_key, swap.rebuilt))
+        needless = []
+        for part in np.array_split(places, UPKEEPS):
+            needless.append(subject.ask(asked, part))
+            rebuilt.append(subject.upkeep())
+        lost = subject.lost(stored)
+        worst = 1e6 * max(float(part.mean()) for part in needless)
+        cost = count(places, np.concatenate(needless))
+        rounds.append(SwapRound(cost, worst, refused, lost, subject.bits_per_key, list(filter(None, rebuilt))))
     return rounds
 
 

@@ -33,7 +33,6 @@ __all__ = [
     "StoreSubject",
     "Stressed",
     "Subject",
-    "Swap",
     "train",
 ]
 
@@ -101,14 +100,6 @@ class Size:
     fpr: float | None = None
 
 
-@dataclass(frozen=True)
-class Swap:
-    """An exchange of keys: how many were not taken, and why the filter was made anew ("" if it was not)."""
-
-    refused: int
-    rebuilt: str
-
-
 class Subject(Protocol):
     """Something that is asked for absent keys.
 
@@ -133,8 +124,11 @@ class Subject(Protocol):
     def restart(self) -> None:
         """Forget what earlier questions have taught it."""
 
-    def swap(self, gone: Sequence[bytes], come: Sequence[bytes]) -> Swap:
-        """Remove keys and add others."""
+    def swap(self, gone: Sequence[bytes], come: Sequence[bytes]) -> int:
+        """Remove keys and add others; how many were not taken."""
+
+    def upkeep(self) -> str:
+        """What an owner does from time to time; why the filter was made anew, "" if it was not."""
 
     def close(self) -> None:
         """Let go of what it has."""
@@ -167,7 +161,7 @@ class FilterSubject:
     def restart(self) -> None:
         pass
 
-    def swap(self, gone: Sequence[bytes], come: Sequence[bytes]) -> Swap:
+    def swap(self, gone: Sequence[bytes], come: Sequence[bytes]) -> int:
         self.filter.remove_many([key for key in gone if key not in self._refused])
         self._refused.difference_update(gone)
         refused = []
@@ -177,7 +171,10 @@ class FilterSubject:
             except FilterFullError:
                 refused.append(key)
         self._refused.update(refused)
-        return Swap(len(refused), "")
+        return len(refused)
+
+    def upkeep(self) -> str:
+        return ""
 
     def close(self) -> None:
         pass
@@ -255,14 +252,19 @@ class StoreSubject:
                     txn.put(key, VALUE)
 
     def _size(self, keys: Keys, size: Size, model: Model | None) -> None:
-        """Rebuild for the rate, or for one after the other until the bits fit."""
+        """Rebuild for the rate, or for one after the other until the bits fit, with what traffic makes it remember."""
+
+        def rebuild(fpr: float) -> None:
+            self.store.rebuild(keys.deciding if model is not None else None, model=model, fpr=fpr)
 
         def bits(fpr: float) -> float:
-            self.store.rebuild(keys.deciding if model is not None else None, model=model, fpr=fpr)
+            rebuild(fpr)
+            for key in keys.learnt:
+                self.store.get(key)
             return self.bits_per_key
 
         if size.bits_per_key is None:
-            bits(size.fpr or 0.01)
+            rebuild(size.fpr or 0.01)
             return
         budget = size.bits_per_key
         # Rates are halved so many times; between a count that fits and one that does not is the one that is sought.
@@ -282,7 +284,7 @@ class StoreSubject:
             halvings += 0.99 * budget - taken
             if not fits < halvings < too_much:
                 halvings = (fits + too_much) / 2
-        bits(2**-fits)
+        rebuild(2**-fits)
 
     @property
     def bits_per_key(self) -> float:
@@ -311,8 +313,7 @@ class StoreSubject:
         self.store = self._open()
         self.store.get(b"")  # loads the filter
 
-    def swap(self, gone: Sequence[bytes], come: Sequence[bytes]) -> Swap:
-        """The exchange, in commits of ten thousand, and then what its owner does from time to time: rebuild if due."""
+    def swap(self, gone: Sequence[bytes], come: Sequence[bytes]) -> int:
         for start in range(0, max(len(gone), len(come)), KEYS_PER_COMMIT):
             part = slice(start, start + KEYS_PER_COMMIT)
             with self.store.write() as txn:
@@ -320,8 +321,11 @@ class StoreSubject:
                     txn.delete(key)
                 for key in come[part]:
                     txn.put(key, VALUE)
+        return 0
+
+    def upkeep(self) -> str:
         report = self.store.rebuild(model=self._later, if_needed=True)
-        return Swap(0, str(report.reason) if report.done else "")
+        return str(report.reason) or "due" if report.done else ""
 
     def close(self) -> None:
         self.store.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dlbf.bench import stress
 from dlbf.bench.stress import Settings, StressFigures, StressRow, SwapRound, TargetRow, bars, measure
-from dlbf.bench.stress_subjects import STRESSED, FilterSubject, Keys, Shared, Size, Swap, train
+from dlbf.bench.stress_subjects import STRESSED, FilterSubject, Keys, Shared, Size, train
 from dlbf.bench.stress_workloads import WORKLOADS, Cost, circle, count, one_pass, popular_orders, replay, uniform
 from dlbf.cli import build
 from dlbf.datasets import listed_urls, ordinary_urls
@@ -174,8 +174,8 @@ def test_store_counts_what_its_statistics_count(keys, shared, tmp_path):
 def test_swap_exchanges_keys(name, keys, shared, tmp_path):
     subject = STRESSED[name].make(keys, Size(fpr=0.001), shared, tmp_path / "store")
     gone, come = keys.stored[:800], keys.asked[:800]
-    swap = subject.swap(gone, come)
-    assert swap.refused == 0
+    assert subject.swap(gone, come) == 0
+    assert subject.upkeep() == "" or name.startswith("Store")
     assert subject.lost(keys.stored[800:] + come) == 0
     if name.startswith("Store"):
         assert subject.lost(gone) == 800
@@ -205,10 +205,10 @@ class Narrow:
 
 def test_refused_keys_are_counted_and_neither_lost_nor_removed():
     subject = FilterSubject(Narrow([b"a", b"b", b"c"], most=4), 3, 0.01)
-    assert subject.swap([b"a"], [b"d", b"e", b"f"]).refused == 1
+    assert subject.swap([b"a"], [b"d", b"e", b"f"]) == 1
     assert subject.lost([b"b", b"c", b"d", b"e", b"f"]) == 0
     assert subject.lost([b"a", b"b"]) == 1
-    assert subject.swap([b"b", b"f"], [b"f"]).refused == 0
+    assert subject.swap([b"b", b"f"], [b"f"]) == 0
     assert subject.filter.keys == {b"c", b"d", b"e", b"f"}
     assert subject.lost([b"c", b"d", b"e", b"f"]) == 0
 
@@ -216,7 +216,7 @@ def test_refused_keys_are_counted_and_neither_lost_nor_removed():
 def test_learned_filter_by_itself_refuses_keys_that_look_absent(keys, shared, tmp_path):
     subject = STRESSED["LearnedFilter"].make(keys, Size(bits_per_key=8.2), shared, tmp_path / "none")
     # They all belong to the region that has the least room.
-    assert 0 < subject.swap(keys.stored[:800], keys.asked[:800]).refused < 800
+    assert 0 < subject.swap(keys.stored[:800], keys.asked[:800]) < 800
 
 
 # --- everything together
@@ -303,7 +303,10 @@ class Denying:
     def swap(self, gone, come):
         assert not set(gone) & set(come)
         self.swaps += 1
-        return Swap(0, "")
+        return 0
+
+    def upkeep(self):
+        return "upkeep" if self.swaps == 1 else ""
 
     def close(self):
         pass
@@ -320,12 +323,20 @@ def test_churn_exchanges_a_fifth_in_every_round(keys, monkeypatch):
     swaps = []
 
     class Watched(Denying):
+        def ask(self, absent, places):
+            needless = super().ask(absent, places)
+            needless[0] = self.swaps == 1
+            return needless
+
         def swap(self, gone, come):
             swaps.append((set(gone), set(come)))
             return super().swap(gone, come)
 
     monkeypatch.setitem(STRESSED, "Store", stress.STRESSED["Store"].__class__(lambda *_: Watched()))
-    measure(keys, Settings(questions=10, rounds=5), budgets=[8.2], names=["Store"], workloads=["churn"])
+    settings = Settings(questions=100, rounds=5)
+    (row,) = measure(keys, settings, budgets=[8.2], names=["Store"], workloads=["churn"]).rows
+    assert [len(each.rebuilt) for each in row.rounds] == [11, 0, 0, 0, 0]  # after the exchange and ten times later
+    assert [each.worst_tenth for each in row.rounds] == [100_000.0, 0, 0, 0, 0]
     stored, asked = set(keys.stored), set(keys.asked)
     for gone, come in swaps:
         assert len(gone) == len(come) == 800
@@ -341,7 +352,7 @@ def test_bars_are_those_of_learned_stores():
 
     row = StressRow("Store, learned", 8.2, None, 0.001, 8.0, 8.3)
     row.zipf, row.replay = [cost(10), cost(310), cost(20)], cost(200)
-    row.churn = [SwapRound(cost(1100), 0, 0, 8.0, ""), SwapRound(cost(1300), 2, 1, 8.0, "churn")]
+    row.churn = [SwapRound(cost(1100), 1100.0, 0, 0, 8.0, []), SwapRound(cost(1300), 9.0, 2, 1, 8.0, ["churn"])]
     other = StressRow("LearnedFilter", 8.2, None, 0.001, 8.0, 8.0, replay=cost(100_000))
     figures = StressFigures(1, 1, FEW, [row, other], [TargetRow("Store, learned", 0.01, 5, 5, cost(1), 9, cost(2000))])
     found = {bar.what: (round(bar.found, 6), bar.met) for bar in bars(figures)}

@@ -17,15 +17,14 @@ def _cost(cost: Record | None) -> str:
 
 
 def _churn(row: Record) -> list[str]:
-    """Worst round per million and over the target; bits per key at the end; keys refused."""
-    if isinstance(row["churn"], str):
-        return [row["churn"], "-", "-", "-"]
+    """Worst round per million, over the target, its worst tenth; rebuilds; bits per key at the end; keys refused."""
     if not row["churn"]:
-        return ["-"] * 4
+        return ["-"] * 6
     worst = row["churn_worst_per_million"]
+    rounds = row["churn"]
     return [
-        number(worst), f"{worst / (1e6 * row['fpr_target']):.2f}", f"{row['churn'][-1]['bits_per_key']:.1f}",
-        f"{row['refused']:,}",
+        number(worst), f"{worst / (1e6 * row['fpr_target']):.2f}", number(max(one["worst_tenth"] for one in rounds)),
+        f"{sum(len(one['rebuilt']) for one in rounds)}", f"{rounds[-1]['bits_per_key']:.1f}", f"{row['refused']:,}",
     ]  # fmt: skip
 
 
@@ -62,8 +61,8 @@ def _exchanges(record: Record) -> Grid:
         if not row["error"] and not isinstance(row["churn"], str)
     ]
     headings = (
-        "", "bits per key at first", "made for", "worst round", "over what it was made for", "bits per key at the end",
-        "keys refused",
+        "", "bits per key at first", "made for", "worst round", "over what it was made for", "worst tenth of a round",
+        "rebuilds", "bits per key at the end", "keys refused",
     )  # fmt: skip
     return headings, rows
 
