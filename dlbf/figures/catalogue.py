@@ -1,9 +1,10 @@
 """All figures, by name, and the writing of them into a folder."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from dlbf.figures import bodega, deletable
+from dlbf.figures import bodega, collisions, report_designs, report_fnr
 from dlbf.figures.curves import Claim, Curves
 from dlbf.figures.drawing import draw_curves, need_matplotlib, write_csv
 from dlbf.figures.forgetting import forgetting_curves
@@ -13,12 +14,17 @@ from dlbf.figures.mixtures import measured_curves
 __all__ = ["FIGURES", "published_claims", "write_figures"]
 
 FIGURES: dict[str, Callable[[], Curves]] = {
-    "dlbf-figure-7-fpr": deletable.fpr_curves,
-    "dlbf-figure-8-deletability": deletable.deletability_curves,
-    "dlbf-figure-9-fnr": deletable.fnr_curves,
-    "bodega-figure-6-high": bodega.high_curves,
-    "bodega-figure-7-low": bodega.low_curves,
-    "bodega-figure-8-mixed": bodega.mixed_curves,
+    "report-figure-7a-fpr": partial(report_designs.fpr_curves, 0),
+    "report-figure-7b-fpr": partial(report_designs.fpr_curves, 1),
+    "report-figure-8a-deletability": partial(report_designs.deletability_curves, 0),
+    "report-figure-8b-deletability": partial(report_designs.deletability_curves, 1),
+    "report-figure-9-fnr": report_fnr.fnr_curves,
+    "dlbf-figure-2-deletability": collisions.density_curves,
+    "dlbf-figure-3-regions": collisions.regions_curves,
+    "dlbf-figure-4-rates": collisions.rate_curves,
+    "bodega-figure-6": partial(bodega.curves, 6),
+    "bodega-figure-7": partial(bodega.curves, 7),
+    "bodega-figure-8": partial(bodega.curves, 8),
     "hybrid-measured": measured_curves,
     "theory-saving": saving_curves,
     "theory-ridge": ridge_curves,
@@ -28,8 +34,8 @@ FIGURES: dict[str, Callable[[], Curves]] = {
 
 
 def published_claims() -> list[Claim]:
-    """What was published beside what we compute, without the curves; forged scores are all high ones."""
-    return [*deletable.claims(), *bodega.claims(1.0)]
+    """What was published beside what we compute, without the curves."""
+    return [*report_designs.claims(), *report_fnr.claims(), *collisions.claims(), *bodega.claims()]
 
 
 def write_figures(folder: str | Path, only: str = "") -> list[Path]:
@@ -69,6 +75,7 @@ def write_figures(folder: str | Path, only: str = "") -> list[Path]:
                 "published": claim.published,
                 "computed": claim.computed,
                 "agrees": "yes" if claim.agrees else "no",
+                "command": claim.command,
             }
             for claim in curves.claims
         ]

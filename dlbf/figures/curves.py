@@ -13,6 +13,7 @@ class Claim:
     published: str
     computed: str
     agrees: bool
+    command: str = ""  # what a reader types to see it
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,15 @@ _X_LABELS = {
     "initial bits": "bits per key in the initial filter (of 20)",
     "adversarial FPR": "largest rate for forged scores",
     "1 - deletability": "deleted keys still answered 'maybe'",
+    "m/n": "bits per key, m/n",
+    "keys": "number of keys",
+    "deletions": "share of the keys deleted, lambda",
+    "Q_N": "share of true negatives among honest queries, Q_N",
+    "a_P / alpha": "share of the adversary's queries that score high, a_P / alpha",
     "removed": "share of the keys that have been removed",
 }
 _LOG_X = {"fnr", "adversarial FPR", "1 - deletability"}
-_WIDE = {"slbf-2cbf fpr", "slbf-2cbf kept"}  # drawn under the curve they coincide with
+_WIDE = {"slbf-2cbf fpr", "slbf-2cbf kept first"}  # drawn under the curve they coincide with
 
 
 def _claim_lines(claims: Sequence[Claim], width: int) -> list[str]:
@@ -110,8 +115,8 @@ def _draw_marks(axis: "Axes", panel: Panel) -> None:
     for place, label in panel.marks:
         axis.axvline(place, color="0.55", linewidth=0.9, linestyle=":")
         left, right = axis.get_xlim()
-        side = "right" if (place - left) / (right - left) > 0.1 else "left"
-        height = 0.62 if panel.x == "adversarial share" else 0.25  # clear of the curves
+        side = "right" if (place - left) / (right - left) > 0.15 else "left"
+        height = 0.62 if panel.x in ("adversarial share", "a_P / alpha") else 0.25  # clear of the curves
         axis.annotate(
             label, (place, height), xycoords=("data", "axes fraction"), xytext=(-3 if side == "right" else 3, 0),
             textcoords="offset points", rotation=90, va="bottom", ha=side, fontsize=7.5, color="0.35",
@@ -141,13 +146,14 @@ def _draw_panel(axis: "Axes", panel: Panel) -> None:
 def draw_curves(curves: Curves, path: str | Path) -> None:
     """Draw one figure into a file; its ending says the format (png, svg, pdf)."""
     plt, path = need_matplotlib(), Path(path)
-    columns = len(curves.panels)
+    columns = len(curves.panels) if len(curves.panels) <= 3 else 2
+    lines = -(-len(curves.panels) // columns)
     width = (5.6 * columns if columns > 1 else 7.0) + (2.0 if curves.one_legend else 0.0)
     claims = _claim_lines(curves.claims, int(width * 15.5))
     foot = 0.2 * len(claims) + 0.15
-    page = 4.5 + foot
-    figure, axes = plt.subplots(1, columns, figsize=(width, page), squeeze=False)
-    for axis, panel in zip(axes[0], curves.panels, strict=True):
+    page = 4.5 * lines + foot
+    figure, axes = plt.subplots(lines, columns, figsize=(width, page), squeeze=False)
+    for axis, panel in zip(axes.flat, curves.panels, strict=True):
         _draw_panel(axis, panel)
         if not curves.one_legend:
             axis.legend(fontsize=8, frameon=False, loc="best")
@@ -156,7 +162,7 @@ def draw_curves(curves: Curves, path: str | Path) -> None:
         right = 1 - 2.4 / width
         handles, labels = axes[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(right, 0.55))
-    figure.suptitle(curves.title, fontsize=12, x=0.012, y=0.985, ha="left", va="top", weight="bold")
+    figure.suptitle(curves.title, fontsize=12, x=0.012, y=1 - 0.07 / page, ha="left", va="top", weight="bold")
     figure.tight_layout(rect=(0, foot / page, right, 1))
     for number, text in enumerate(claims):
         figure.text(0.012, (foot - 0.15 - 0.2 * number) / page, text, fontsize=7.8, color="0.2")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dlbf.figures.curves import Claim, Curves, Panel
-from dlbf.figures.deletable import MODELS
+from dlbf.figures.report_designs import MODELS
 from dlbf.theory.allocation import allocate, sandwich
 from dlbf.theory.costs import cell_cost
 from dlbf.theory.planner import plan

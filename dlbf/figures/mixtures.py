@@ -6,7 +6,7 @@ from dlbf.adversary import Oracle, WhiteBoxMutation, measure_hybrid, reveal
 from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.figures.bodega import NEGATIVES, built_example, crossovers
 from dlbf.figures.curves import Claim, Curves, Panel
-from dlbf.figures.deletable import N_KEYS
+from dlbf.figures.report_designs import N_KEYS
 from dlbf.learned import LearnedFilter
 from dlbf.models import train
 

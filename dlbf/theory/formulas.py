@@ -13,6 +13,7 @@ __all__ = [
     "ALPHA",
     "bodega_fpr",
     "counting_deletability",
+    "dlbf_clean_chance",
     "dlbf_deletability",
     "exact_bloom_fpr",
     "hybrid_crossover",
@@ -119,6 +120,18 @@ def dlbf_deletability(n_keys: int, n_bits: int, hashes: int, regions: int, *, as
     >>> round(dlbf_deletability(22, 240, hashes=5, regions=24, as_published=True), 2)
     0.93
     """
+    clean = dlbf_clean_chance(n_keys, n_bits, hashes, regions, as_published=as_published)
+    return 1 - math.pow(1 - clean, hashes)
+
+
+def dlbf_clean_chance(n_keys: int, n_bits: int, hashes: int, regions: int, *, as_published: bool = False) -> float:
+    """Chance that one given bit of a key of a deletable Bloom filter may be reset; see ``dlbf_deletability``.
+
+    Examples
+    --------
+    >>> round(dlbf_clean_chance(22, 240, hashes=5, regions=24), 2)
+    0.28
+    """
     _count("n_keys", n_keys, 1)
     _count("hashes", hashes, 1)
     _count("regions", regions, 1)
@@ -128,10 +141,8 @@ def dlbf_deletability(n_keys: int, n_bits: int, hashes: int, regions: int, *, as
     miss = math.log1p(-1 / cells)
     at_most_once = min(1.0, math.exp(throws * miss) + throws / cells * math.exp((throws - 1) * miss))
     if as_published:
-        clean = math.pow(at_most_once, cells / regions)
-    else:
-        clean = math.exp((throws - 1) * miss) * math.pow(at_most_once, cells / regions - 1)
-    return 1 - math.pow(1 - clean, hashes)
+        return math.pow(at_most_once, cells / regions)
+    return math.exp((throws - 1) * miss) * math.pow(at_most_once, cells / regions - 1)
 
 
 def slbf_2cbf_split(

@@ -220,7 +220,7 @@ class Plan:
         --------
         >>> from dlbf.theory import plan
         >>> round(plan("counting", fpr=0.05).average_deletability(0.5), 3)
-        0.981
+        0.977
         """
         gone = self.deletions if removed is None else removed
         # Simpson's rule: the rates are smooth in the load, and eight steps are exact to six digits.

@@ -94,10 +94,17 @@ def _hybrid(record: Record) -> Grid:
 
 def _claims(record: Record) -> Grid:
     rows = [
-        [claim.statement, claim.published, claim.computed, "" if claim.agrees else "differs"]
+        [
+            claim.statement,
+            claim.published,
+            claim.computed,
+            "holds" if claim.agrees else "differs",
+            f"`{claim.command}`" if claim.command else "-",
+        ]
         for claim in published_claims()
+        if claim.published != "-"
     ]
-    return ("statement", "published", "computed", ""), rows
+    return ("statement", "published", "computed", "verdict", "command"), rows
 
 
 TABLES = {
