@@ -9,6 +9,7 @@ Filters and stores have the same bits per key, the model included.  Two more wor
 law with the exponent 1, and a thousand false positives asked for in a circle.
 """
 
+import math
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ __all__ = [
 BUDGETS = (8.2, 12.9)
 ZIPF_EXPONENT = 1.5
 SWAPPED_SHARE = 5  # one key in so many leaves in a round
-UPKEEPS = 10  # in a round
+UPKEEP_QUESTIONS = 20_000  # between one upkeep and the next
 TARGET_FPR = 0.01
 TARGET_ZIPF_EXPONENT = 1.0
 IN_CIRCLE = 1000
@@ -79,8 +80,8 @@ class SwapRound:
 
     Attributes
     ----------
-    worst_tenth : float
-        Needless reads per million in the worst tenth of the questions, mostly the first: nobody knew yet what changed.
+    worst_stretch : float
+        Needless reads per million between two upkeeps, mostly the first: nobody knew yet what had changed.
     refused, lost : int
         Keys that were not taken; keys that were, and are not found.
     bits_per_key : float
@@ -90,7 +91,7 @@ class SwapRound:
     """
 
     cost: Cost
-    worst_tenth: float
+    worst_stretch: float
     refused: int
     lost: int
     bits_per_key: float
@@ -317,7 +318,7 @@ def _row(
 def _churn(subject: Subject, keys: Keys, settings: Settings) -> list[SwapRound]:
     """A fifth of the keys changes places with as many that are asked for; then the absent ones are asked for.
 
-    Upkeep is done after the exchange and after every tenth of the questions.
+    Upkeep is done after the exchange and after every 20,000 questions.
     """
     random = np.random.default_rng([settings.seed, SWAPPED_SHARE])
     stored, asked = list(keys.stored), list(keys.asked)
@@ -332,7 +333,7 @@ def _churn(subject: Subject, keys: Keys, settings: Settings) -> list[SwapRound]:
         rebuilt = [subject.upkeep()]
         places = random.integers(0, len(asked), settings.questions)
         needless = []
-        for part in np.array_split(places, UPKEEPS):
+        for part in np.array_split(places, math.ceil(len(places) / UPKEEP_QUESTIONS)):
             needless.append(subject.ask(asked, part))
             rebuilt.append(subject.upkeep())
         lost = subject.lost(stored)

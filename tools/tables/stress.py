@@ -17,13 +17,13 @@ def _cost(cost: Record | None) -> str:
 
 
 def _churn(row: Record) -> list[str]:
-    """Worst round per million, over the target, its worst tenth; rebuilds; bits per key at the end; keys refused."""
+    """Worst round per million, over the target, between two upkeeps; rebuilds; bits per key at the end; keys refused."""
     if not row["churn"]:
         return ["-"] * 6
     worst = row["churn_worst_per_million"]
     rounds = row["churn"]
     return [
-        number(worst), f"{worst / (1e6 * row['fpr_target']):.2f}", number(max(one["worst_tenth"] for one in rounds)),
+        number(worst), f"{worst / (1e6 * row['fpr_target']):.2f}", number(max(one["worst_stretch"] for one in rounds)),
         f"{sum(len(one['rebuilt']) for one in rounds)}", f"{rounds[-1]['bits_per_key']:.1f}", f"{row['refused']:,}",
     ]  # fmt: skip
 
@@ -61,7 +61,7 @@ def _exchanges(record: Record) -> Grid:
         if not row["error"] and not isinstance(row["churn"], str)
     ]
     headings = (
-        "", "bits per key at first", "made for", "worst round", "over what it was made for", "worst tenth of a round",
+        "", "bits per key at first", "made for", "worst round", "over what it was made for", "between two upkeeps, at worst",
         "rebuilds", "bits per key at the end", "keys refused",
     )  # fmt: skip
     return headings, rows
