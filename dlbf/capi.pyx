@@ -7,6 +7,7 @@ from libc.string cimport memset
 from dlbf.kernels.core cimport FilterCore
 from dlbf.kernels.hashing cimport hash_for_filter, hash_key
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk, KeyRef, key_close, key_open
+from dlbf.kernels.payload cimport payload_check, payload_hold
 from dlbf.kernels.types cimport gate_hold, gate_hold_done, uint8_t, uint64_t
 
 
@@ -52,18 +53,18 @@ cdef class FilterReader:
         # Waits for writers, gives the GIL up meanwhile, and keeps later ones out.
         gate_hold(&core.gate)
         try:
-            core._check_all()
+            payload_check(core)
         except BaseException:
             gate_hold_done(&core.gate)
             raise
         self.filter = filter
         self.core = <void*>core
         self.thread = PyThread_get_thread_ident()
-        core._hold(self.thread, 1)
+        payload_hold(core, self.thread, 1)
 
     def __dealloc__(self):
         if self.core != NULL:
-            (<FilterCore>self.core)._hold(self.thread, -1)
+            payload_hold(<FilterCore>self.core, self.thread, -1)
             gate_hold_done(&(<FilterCore>self.core).gate)
             self.core = NULL
 
@@ -74,7 +75,7 @@ cdef class FilterReader:
             core = self.filter
             self.core = NULL
             self.filter = None
-            core._hold(self.thread, -1)
+            payload_hold(core, self.thread, -1)
             gate_hold_done(&core.gate)
 
     def __enter__(self):

@@ -235,3 +235,14 @@ def unpack(data: bytes | bytearray | memoryview, where: str = "data") -> tuple[H
             "restore the file or build it again"
         )
     return header, payload
+
+
+def float_to_param(value: float) -> int:
+    """A float as a parameter: its IEEE 754 bits."""
+    return int.from_bytes(struct.pack("<d", value), "little")
+
+
+def param_to_float(value: int) -> float:
+    """The inverse of ``float_to_param``."""
+    (number,) = struct.unpack("<d", value.to_bytes(8, "little"))
+    return float(number)

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from dlbf import format
 from dlbf.errors import FormatError, StoreError, VersionError
-from dlbf.filters.base import Filter, open_payload, secret_of, stuck_count
+from dlbf.filters.base import Filter, open_payload, secret_of
 from dlbf.filters.kinds import BASES, base_of_kind
+from dlbf.filters.part import stuck_count
 from dlbf.filters.tables import CuckooFilter
 from dlbf.geometry import cuckoo_fpr
 

@@ -19,10 +19,11 @@ from dlbf.adversary.forging import key_with_hash
 from dlbf.adversary.oracle import Oracle
 from dlbf.adversary.places import cells_of_hashes
 from dlbf.filters import BloomFilter, CountingBloomFilter
-from dlbf.filters.base import Filter
+from dlbf.filters.base import Filter, geometry_of, payload_of
 from dlbf.filters.bloom import CellFilter
 from dlbf.kernels.hashing import hash64
 from dlbf.learned import LearnedFilter
+from dlbf.learned.composite import part_filter, parts_of
 
 __all__ = [
     "ATTACKS",
@@ -339,7 +340,8 @@ class Pollution(Attack):
 
     def _fill_cells(self, oracle: Oracle, inner: CellFilter) -> None:
         """Insert keys whose cells are all empty, or as many of them as can be found quickly."""
-        n_cells, n_hashes = inner._param("n_cells"), inner._param("n_hashes")
+        geometry = geometry_of(inner)
+        n_cells, n_hashes = geometry["n_cells"], geometry["n_hashes"]
         taken = _occupied_cells(inner)
         random_words = np.random.default_rng(self.rng.getrandbits(32))
         effort = 4096
@@ -361,17 +363,18 @@ class Pollution(Attack):
 
 def _only_cells(inner: Filter | None) -> CellFilter | None:
     """The one array of cells that a filter without a model consists of; None for all others."""
-    if isinstance(inner, LearnedFilter) and len(inner._layout) == len(inner.plan.regions) == 1:
-        inner = inner._part_filter(0)
-    if isinstance(inner, (BloomFilter, CountingBloomFilter)) and not inner._param("block_cells"):
+    if isinstance(inner, LearnedFilter) and len(parts_of(inner)) == len(inner.plan.regions) == 1:
+        inner = part_filter(inner, 0)
+    if isinstance(inner, (BloomFilter, CountingBloomFilter)) and not geometry_of(inner)["block_cells"]:
         return inner
     return None
 
 
 def _occupied_cells(inner: CellFilter) -> npt.NDArray[np.bool_]:
     """Which cells of a revealed filter are in use."""
-    bits = np.unpackbits(np.frombuffer(bytes(inner._payload()), dtype=np.uint8), bitorder="little")
-    width, n_cells = inner._param("cell_bits"), inner._param("n_cells")
+    bits = np.unpackbits(np.frombuffer(bytes(payload_of(inner)), dtype=np.uint8), bitorder="little")
+    geometry = geometry_of(inner)
+    width, n_cells = geometry["cell_bits"], geometry["n_cells"]
     used: npt.NDArray[np.bool_] = bits[: n_cells * width].reshape(n_cells, width) != 0
     return np.asarray(used.any(axis=1))
 

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dlbf.filters import BloomFilter, CountingBloomFilter, DeletableBloomFilter, Filter
+from dlbf.filters.base import geometry_of, secret_of
 from dlbf.learned import LearnedFilter
 from dlbf.learned.assembly import DELETED, INITIAL, part_fpr
+from dlbf.learned.composite import open_part, parts_of
 from dlbf.models import Model
 from dlbf.theory import get_design
 
@@ -73,7 +75,7 @@ def _part_rate(part: Any, inside: Any) -> float:
     return part_fpr(part.kind, part.params, inside.approximate_count())
 
 
-def region_rates(filter_: Filter) -> tuple[float, ...]:
+def region_rates(filter: Filter) -> tuple[float, ...]:
     """The rate that somebody meets in each score region, read off the contents as they are now.
 
     The plan's rates are for the planned keys.  Where many more came to one region, or counters are stuck, this is what
@@ -86,17 +88,16 @@ def region_rates(filter_: Filter) -> tuple[float, ...]:
     >>> [round(rate, 3) for rate in region_rates(f)]
     [0.01]
     """
-    if not isinstance(filter_, LearnedFilter):
-        hashes = filter_._params[filter_.PARAMS.index("n_hashes") + 3] if "n_hashes" in filter_.PARAMS else 0
-        blocked = "block_cells" in filter_.PARAMS and filter_._param("block_cells")
-        return (float(filter_.fill**hashes) if hashes and not blocked else filter_.expected_fpr,)
-    initial, rates = 1.0, [1.0] * len(filter_.plan.regions)
-    for number, (part, _, _) in enumerate(filter_._layout):
+    if not isinstance(filter, LearnedFilter):
+        geometry = geometry_of(filter)
+        hashes, blocked = geometry.get("n_hashes", 0), geometry.get("block_cells", 0)
+        return (float(filter.fill**hashes) if hashes and not blocked else filter.expected_fpr,)
+    initial, rates = 1.0, [1.0] * len(filter.plan.regions)
+    for number, part in enumerate(parts_of(filter)):
         if part.role == DELETED:
             continue
-        inside = filter_._part_filter(number)
-        rate = _part_rate(part, inside)
-        inside._detach()
+        with open_part(filter, number) as inside:
+            rate = _part_rate(part, inside)
         if part.role == INITIAL:
             initial = rate
         else:
@@ -104,7 +105,7 @@ def region_rates(filter_: Filter) -> tuple[float, ...]:
     return tuple(initial * rate for rate in rates)
 
 
-def reveal(filter_: Filter) -> Revealed:
+def reveal(filter: Filter) -> Revealed:
     """Everything about a filter but its secret.
 
     Examples
@@ -113,14 +114,14 @@ def reveal(filter_: Filter) -> Revealed:
     >>> reveal(BloomFilter(10, 0.01, secret=bytes(16))).filter is None, reveal(BloomFilter(10, 0.01)).filter is None
     (True, False)
     """
-    keyed = filter_._secret is not None
+    keyed = secret_of(filter) is not None
     model: Model | None = None
     thresholds: tuple[int, ...] = ()
-    if isinstance(filter_, LearnedFilter) and len(filter_.plan.regions) > 1:
-        thresholds = tuple(region.low for region in filter_.plan.regions if region.low is not None)
-        if not get_design(filter_.design).hides_score:
-            model = filter_.model
-    return Revealed(filter_.to_bytes(), model, thresholds, region_rates(filter_), None if keyed else filter_.copy())
+    if isinstance(filter, LearnedFilter) and len(filter.plan.regions) > 1:
+        thresholds = tuple(region.low for region in filter.plan.regions if region.low is not None)
+        if not get_design(filter.design).hides_score:
+            model = filter.model
+    return Revealed(filter.to_bytes(), model, thresholds, region_rates(filter), None if keyed else filter.copy())
 
 
 def stated_bound(target: Any) -> float:
@@ -143,7 +144,7 @@ def stated_bound(target: Any) -> float:
         if isinstance(inner.filter, LearnedFilter):
             return stated_bound(inner.filter)
         return float(stats.fpr_target) if target.ledger.settings.secret is not None else 1.0
-    if target._secret is None:
+    if secret_of(target) is None:
         return 1.0
     if isinstance(target, LearnedFilter):
         return target.plan.adversarial_fpr

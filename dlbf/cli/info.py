@@ -13,7 +13,7 @@ from dlbf import format
 from dlbf.cli.reading import read_secret
 from dlbf.cli.stores import check_filter_file, check_store, is_guard
 from dlbf.errors import DlbfError
-from dlbf.filters.base import COMMON_PARAMS
+from dlbf.filters.base import check_all, geometry_of
 from dlbf.filters.files import open_filter
 from dlbf.plain import plain_data
 
@@ -175,14 +175,13 @@ def _file(path: Path, secret: bytes | None, as_json: bool) -> int:
         facts["note"] = "keyed: pass --secret-file to see more and to check it"
     else:
         with open_filter(path, secret=secret) as found:
-            found._check_all()
+            check_all(found)
             facts |= {"items": len(found), "nbytes": found.nbytes, "capacity": found.capacity}
             facts |= {"fpr_target": found.fpr_target, "bits_per_key": found.bits_per_key if len(found) else None}
             if header.kind == format.KIND_LEARNED:
                 plan = found.plan
             else:
-                names = (COMMON_PARAMS + type(found).PARAMS)[3:]
-                facts["geometry"] = dict(zip(names, found._params[3:], strict=True))
+                facts["geometry"] = geometry_of(found)
     if as_json:
         click.echo(
             json.dumps(facts | ({"plan": plan.to_dict()} if plan is not None else {}), indent=2, allow_nan=False)

@@ -58,6 +58,7 @@ def _verify_store(path: Path, secret: bytes | None) -> dict[str, Any]:
 
 def _verify_file(path: Path, secret: bytes | None) -> dict[str, Any]:
     from dlbf.errors import FormatError
+    from dlbf.filters.base import check_all
     from dlbf.filters.files import open_filter
 
     check_filter_file(path)
@@ -65,7 +66,7 @@ def _verify_file(path: Path, secret: bytes | None) -> dict[str, Any]:
     problems = []
     try:
         with open_filter(path, secret=secret) as found:
-            found._check_all()
+            check_all(found)
             facts["keys"] = len(found)
     except FormatError as error:
         problems.append(str(error))

@@ -5,30 +5,34 @@ them.  Parameters are unsigned 64-bit integers; the first three are the same for
 """
 
 import math
-import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 
 from dlbf import format
 from dlbf.errors import FilterFullError, FormatError, NotDeletableError
+from dlbf.filters.part import AsPart
 from dlbf.filters.writing import write_file
 from dlbf.kernels.core import FilterCore
 
 __all__ = [
     "Filter",
-    "after_kill",
+    "FilterFile",
     "aligned_zeros",
-    "check_part",
+    "check_all",
     "detach",
-    "grown_params",
-    "needs_check",
+    "geometry_of",
+    "header_of",
+    "inherit",
+    "is_held",
+    "mapped_file",
     "open_over",
     "open_payload",
+    "payload_of",
     "secret_of",
-    "stuck_count",
+    "set_mapped_file",
 ]
 
 COMMON_PARAMS = ("capacity", "fpr", "filter_id")
@@ -45,17 +49,6 @@ def aligned_zeros(n_bytes: int) -> Any:
     raw = np.zeros(n_bytes + 63, dtype=np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + n_bytes]
-
-
-def float_to_param(value: float) -> int:
-    """A float as a parameter: its IEEE 754 bits."""
-    return int.from_bytes(struct.pack("<d", value), "little")
-
-
-def param_to_float(value: int) -> float:
-    """The inverse of ``float_to_param``."""
-    (number,) = struct.unpack("<d", value.to_bytes(8, "little"))
-    return float(number)
 
 
 def check_count(name: str, value: Any, least: int, most: int) -> int:
@@ -83,7 +76,19 @@ def check_target(capacity: Any, fpr: Any) -> tuple[int, float]:
     return capacity, fpr
 
 
-class Filter(FilterCore):
+class FilterFile(Protocol):
+    """A file that a filter is mapped from; see ``dlbf.filters.files``."""
+
+    writable: bool
+
+    def close(self, filter: "Filter | None") -> None:
+        """Write back if writable and a filter is there to write, unmap, unlock."""
+
+    def write_back(self, filter: "Filter") -> None:
+        """Write what the header must say, and sums."""
+
+
+class Filter(AsPart, FilterCore):
     """Base of the public filter classes; each also derives from a kernel.
 
     Subclasses define ``KIND``, ``PARAMS`` (names of their own parameters), ``_payload_bytes(params)``, which
@@ -104,13 +109,13 @@ class Filter(FilterCore):
 
     _params: tuple[int, ...]
     _secret: bytes | None
-    _file: Any = None  # the file this filter is mapped from, see dlbf.filters.files
+    _file: FilterFile | None = None  # that this filter is mapped from
 
     # --- life
 
     def _create(self, own: tuple[int, ...], capacity: int, fpr: float, secret: bytes | None, filter_id: int) -> None:
         """Start as an empty filter on a buffer of our own."""
-        params = (capacity, float_to_param(fpr), check_count("filter_id", filter_id, 0, 2**64 - 1), *own)
+        params = (capacity, format.float_to_param(fpr), check_count("filter_id", filter_id, 0, 2**64 - 1), *own)
         self._open(params, aligned_zeros(self._payload_bytes(params)), 0, secret)
         self._settle()
 
@@ -178,29 +183,6 @@ class Filter(FilterCore):
     def _settle(self) -> None:
         """Called when the filter is on a buffer in memory that only its own methods change."""
 
-    # --- as a part of a composite
-
-    @classmethod
-    def _items_in(cls, payload: memoryview) -> int:
-        """Number of items that the contents themselves tell; 0 for filters that can only estimate it."""
-        return 0
-
-    def _check_part(self) -> None:
-        """For filters that follow what their contents say; raises FormatError if that leads outside of them."""
-
-    @classmethod
-    def _after_kill(cls, params: tuple[int, ...]) -> str:
-        """Why a part cannot be trusted if the process that was changing it was killed; "" if it can."""
-        return f"a {cls.__name__} in it may be half changed"
-
-    def _grown(self, n_key_bytes: int) -> tuple[int, ...] | None:
-        """Own parameters with room for one more key of that size; None if there is room already."""
-        raise NotImplementedError
-
-    def _stuck_count(self) -> int:
-        """Keys that an emptied filter still counts, because its counters have been at their maximum."""
-        return 0
-
     # --- what a class fills in
 
     @classmethod
@@ -248,7 +230,7 @@ class Filter(FilterCore):
     @property
     def fpr_target(self) -> float | None:
         """The false-positive rate it was planned for, None if its geometry was given."""
-        return param_to_float(self._params[1]) or None
+        return format.param_to_float(self._params[1]) or None
 
     @property
     def nbytes(self) -> int:
@@ -397,9 +379,12 @@ class Filter(FilterCore):
             return NotImplemented
         if self._differences(other):
             return False
-        _, mine, n_mine = self._snapshot(bytearray)
-        _, theirs, n_theirs = other._snapshot(bytearray)
-        return bool(n_mine == n_theirs and mine == theirs)
+        return self._contents() == other._contents()
+
+    def _contents(self) -> tuple[bytearray, int]:
+        """Payload and number of items, both of one moment."""
+        _, payload, n_items = self._snapshot(bytearray)
+        return payload, n_items
 
 
 # --- for the rest of the library: what its users have no use for
@@ -429,33 +414,62 @@ def secret_of(filter: Filter) -> bytes | None:
     return filter._secret
 
 
-def check_part(filter: Filter) -> None:
-    """FormatError if what the contents of a part say leads outside of them."""
-    filter._check_part()
+def is_held(filter: Filter) -> bool:
+    """Whether any thread has a ``dlbf.capi.FilterReader`` of the filter."""
+    return filter._is_held
 
 
-def needs_check(cls: type[Filter]) -> bool:
-    """Whether a part of this class has anything for ``check_part`` to look at."""
-    return cls._check_part is not Filter._check_part
+def check_all(filter: Filter) -> None:
+    """Compare all of a mapped filter with its sums now; ChecksumError if it differs."""
+    filter._check_all()
 
 
-def after_kill(cls: type[Filter], params: tuple[int, ...]) -> str:
-    """Why a part cannot be trusted if the process that was changing it was killed; "" if it can."""
-    return cls._after_kill(params)
+def payload_of(filter: Filter) -> memoryview:
+    """The bytes that the filter works on, all of them checked; whoever writes to them must be alone."""
+    return filter._payload()
 
 
-def grown_params(filter: Filter, n_key_bytes: int) -> tuple[int, ...] | None:
-    """Own parameters with room for one more key of that size; None if there is room already."""
-    return filter._grown(n_key_bytes)
+def header_of(filter: Filter) -> format.Header:
+    """The header of the filter as it is now."""
+    return filter._header(filter._params, len(filter))
 
 
-def stuck_count(filter: Filter) -> int:
-    """Keys that an emptied filter still counts, because its counters have been at their maximum."""
-    return filter._stuck_count()
+def geometry_of(filter: Filter) -> dict[str, int]:
+    """The parameters of the filter's own class, by name."""
+    return dict(zip(filter.PARAMS, filter._params[len(COMMON_PARAMS) :], strict=True))
+
+
+def mapped_file(filter: Filter) -> FilterFile | None:
+    """The file that the filter is mapped from."""
+    return filter._file
+
+
+def set_mapped_file(filter: Filter, file: FilterFile) -> None:
+    """Let ``filter.close()`` close that file, too."""
+    filter._file = file
+
+
+def inherit(filter: Filter) -> None:
+    """In a child of fork(): the filter's file is the parent's, and cannot be changed here."""
+    filter._inherit()
 
 
 def _from_bytes(cls: type[Filter], data: bytes, secret: bytes | None) -> Filter:
     return cls.from_bytes(data, secret)
+
+
+class Intersecting(Filter):
+    """Mixin for filters whose contents can be intersected."""
+
+    def __and__(self, other: object) -> Self:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.copy()._combine(other, False)
+
+    def __iand__(self, other: object) -> Self:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._combine(other, False)
 
 
 class NotDeletable(Filter):

@@ -1,9 +1,9 @@
 """Bloom and counting Bloom filters: one array of cells, of one bit or of several."""
 
 import math
-from typing import Any, Self
+from typing import Any
 
-from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, NotDeletable, aligned_zeros, check_count, check_target
+from dlbf.filters.base import MAX_PAYLOAD_BYTES, Intersecting, NotDeletable, aligned_zeros, check_count, check_target
 from dlbf.filters.row import Base, PlainDesign, Planned
 from dlbf.geometry import CellGeometry, cell_fpr, cell_geometry, cell_price, cell_rate_at_load
 from dlbf.kernels.cells import CellsCore
@@ -17,7 +17,7 @@ SUMMARY_LEAST_BYTES = 1 << 20
 LAYOUTS = ("classic", "blocked")
 
 
-class CellFilter(CellsCore, Filter):
+class CellFilter(CellsCore, Intersecting):
     """What Bloom and counting filters share."""
 
     PARAMS = ("n_cells", "n_hashes", "block_cells", "cell_bits")
@@ -99,16 +99,6 @@ class CellFilter(CellsCore, Filter):
         """False-positive rate that theory gives for as many keys as are stored now."""
         n_cells, n_hashes, block_cells = (self._param(name) for name in ("n_cells", "n_hashes", "block_cells"))
         return cell_fpr(len(self), n_cells, n_hashes, block_cells)
-
-    def __and__(self, other: object) -> Self:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self.copy()._combine(other, False)
-
-    def __iand__(self, other: object) -> Self:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self._combine(other, False)
 
 
 class BloomFilter(NotDeletable, CellFilter):

@@ -1,10 +1,18 @@
 """An exact set of keys with the face of a filter."""
 
-from typing import Self
+from collections.abc import Iterator
 
 from dlbf import format
 from dlbf.errors import FormatError
-from dlbf.filters.base import MAX_ITEMS, MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count
+from dlbf.filters.base import (
+    MAX_ITEMS,
+    MAX_PAYLOAD_BYTES,
+    Filter,
+    Intersecting,
+    aligned_zeros,
+    check_count,
+    secret_of,
+)
 from dlbf.filters.row import Base
 from dlbf.kernels.exact import ExactCore
 
@@ -16,7 +24,7 @@ MAX_KEY_BYTES = (1 << 32) - 1
 MEAN_KEY_BYTES = 32  # a first guess for the arena; it grows
 
 
-class ExactSet(ExactCore, Filter):
+class ExactSet(ExactCore, Intersecting):
     """A set of keys in one flat buffer: no false positives, and a key is in it once or not at all.
 
     Parameters
@@ -123,17 +131,17 @@ class ExactSet(ExactCore, Filter):
         finally:
             self._unlock()
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[bytes]:
         """The keys, in no particular order."""
         return iter(self._keys())
 
     def _differences(self, other: Filter) -> str:
         # Sets of any size may be combined; only the hash must agree.
-        hashes = format.hash_identity(self._secret) == format.hash_identity(other._secret)
+        hashes = format.hash_identity(self._secret) == format.hash_identity(secret_of(other))
         return "" if hashes and self.filter_id == other.filter_id else "hash (secret or filter_id)"
 
     def _merge(self, other: "ExactSet", union: bool) -> bool:
-        theirs = other._keys()
+        theirs = list(other)
         if union:
             self.update(theirs)
         else:
@@ -141,20 +149,10 @@ class ExactSet(ExactCore, Filter):
             self.remove_many([key for key in self._keys() if key not in keep])
         return True
 
-    def __and__(self, other: object) -> Self:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self.copy()._combine(other, False)
-
-    def __iand__(self, other: object) -> Self:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self._combine(other, False)
-
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return not self._differences(other) and set(self._keys()) == set(other._keys())
+        return not self._differences(other) and set(self._keys()) == set(other)
 
     @property
     def fill(self) -> float:

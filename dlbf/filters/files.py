@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from dlbf import format
 from dlbf.errors import ChecksumError, DlbfError, FormatError
-from dlbf.filters.base import Filter
+from dlbf.filters.base import Filter, detach, header_of, inherit, is_held, mapped_file, set_mapped_file
 from dlbf.filters.kinds import class_of_kind
 from dlbf.kernels.hashing import checksum64
 
@@ -85,19 +85,19 @@ class MappedFile:
         values.update(flags=flags, sums_checksum=sums_checksum)
         self.view[: format.HEADER_BYTES] = format.write_header(format.Header(**values))
 
-    def close(self, filter_: Filter | None) -> None:
+    def close(self, filter: Filter | None) -> None:
         """Write back if writable and a filter is there to write, unmap, unlock."""
-        if filter_ is not None:
-            _MAPPED.pop(id(filter_), None)
+        if filter is not None:
+            _MAPPED.pop(id(filter), None)
             # From here on nobody changes the contents, so the sums will be those of what is written.
-            filter_._detach()
-            self.write_back(filter_)
+            detach(filter)
+            self.write_back(filter)
         self.payload.release()
         self.view.release()
         self.map.close()
         self.file.close()
 
-    def write_back(self, filter_: Filter) -> None:
+    def write_back(self, filter: Filter) -> None:
         """Write fresh sums, the count, and no flag; contents first, so that a valid header means valid contents.
 
         Nothing if it is not writable, or in a child made by fork(): its parent goes on writing.
@@ -114,7 +114,7 @@ class MappedFile:
         sums = format.chunk_sums(self.payload)
         self.view[format.layout(len(self.payload)).sums] = sums
         self.map.flush()
-        self._write_header(filter_._header(filter_._params, len(filter_)), 0, checksum64(sums))
+        self._write_header(header_of(filter), 0, checksum64(sums))
         self.map.flush()
 
 
@@ -133,30 +133,32 @@ def _forget(error: BaseException, before: BaseException | None) -> None:
 _MAPPED: "dict[int, weakref.ref[Filter]]" = {}
 
 
-def _remember(filter_: Filter) -> None:
-    number = id(filter_)
-    _MAPPED[number] = weakref.ref(filter_, lambda _: _MAPPED.pop(number, None))
+def _remember(filter: Filter) -> None:
+    number = id(filter)
+    _MAPPED[number] = weakref.ref(filter, lambda _: _MAPPED.pop(number, None))
 
 
 @atexit.register
 def _close_all() -> None:
     for reference in list(_MAPPED.values()):
-        filter_ = reference()
-        if filter_ is None:
+        filter = reference()
+        if filter is None:
             continue
-        if filter_._is_held:
+        file = mapped_file(filter)
+        if file is not None and is_held(filter):
             # Some thread still reads it by a FilterReader, so nobody changes it: write, and let the system unmap it.
-            filter_._file.write_back(filter_)
+            file.write_back(filter)
         else:
-            filter_.close()
+            filter.close()
 
 
 def _inherit_all() -> None:
     """In a child of fork(): its parent's files are not its own to change."""
     for reference in list(_MAPPED.values()):
-        filter_ = reference()
-        if filter_ is not None and filter_._file.writable:
-            filter_._inherit()
+        filter = reference()
+        file = mapped_file(filter) if filter is not None else None
+        if filter is not None and file is not None and file.writable:
+            inherit(filter)
 
 
 if hasattr(os, "register_at_fork"):
@@ -220,7 +222,7 @@ def open_filter(
         raise ValueError("recover=True needs mode='r+': it writes fresh checksums")
     path = Path(path)
     file = MappedFile(path, mode)
-    filter_: Filter | None = None
+    filter: Filter | None = None
     before = sys.exception()
     try:
         where = str(path)
@@ -230,23 +232,23 @@ def open_filter(
         abandoned = bool(header.flags & format.FLAG_OPEN_FOR_WRITING)
         if recover and abandoned:
             header = dataclasses.replace(header, n_items=0)
-            filter_ = cls._from_payload(header, file.payload, secret, where, recover=True)
+            filter = cls._from_payload(header, file.payload, secret, where, recover=True)
         else:
             sums = format.read_sums(file.view, header, where)
             if file.writable:
                 if format.chunk_sums(file.payload) != sums:
                     raise ChecksumError(f"{where}: contents do not match their checksums; restore it or build it again")
-                filter_ = cls._from_payload(header, file.payload, secret, where)
+                filter = cls._from_payload(header, file.payload, secret, where)
             else:
-                filter_ = cls._from_payload(header, file.payload, secret, where, sums)
+                filter = cls._from_payload(header, file.payload, secret, where, sums)
         if file.writable:
             file.mark_open(header)
     except BaseException as error:
-        if filter_ is not None:
-            filter_._detach()
+        if filter is not None:
+            detach(filter)
         _forget(error, before)
         file.close(None)
         raise
-    filter_._file = file
-    _remember(filter_)
-    return filter_
+    set_mapped_file(filter, file)
+    _remember(filter)
+    return filter

@@ -89,8 +89,10 @@ ctypedef struct Composite:
 cdef class CompositeCore(FilterCore):
     cdef Composite composite
     cdef list kept             # what the parts and the model point to besides the buffer
-    cdef uint64_t model_params[11]
     cdef uint8_t* unstored     # the count in the directory; in a filter without one `always_zero`
     cdef uint64_t always_zero
 
+    cdef FilterCore _load_part(
+        self, Part* part, const uint8_t* d, uint32_t number, bint own_keys, list ranges, dict arrays
+    )
     cdef void _counted(self, const Part* member, int change) noexcept nogil

@@ -40,6 +40,11 @@ cdef enum:
     AT_UNSTORED = 200
 
 cdef enum:
+    ROLE_INITIAL = 0
+    ROLE_MEMBER = 1
+    ROLE_DELETED = 2
+
+cdef enum:
     FLAG_HIDES_SCORE = 1
     FLAG_OWN_KEYS = 2
 
@@ -222,6 +227,68 @@ cdef inline uint32_t composite_region(
     return r
 
 
+# --- the directory -----------------------------------------------------------------
+
+
+cdef uint32_t read_head(Composite* c, const uint8_t* d, uint64_t size) except 0xffffffff:
+    """Take over what stands before the parts, checking it; returns the number of parts."""
+    cdef uint32_t i, n_parts
+    if size < DIRECTORY_BYTES:
+        raise FormatError(f"a learned filter needs {DIRECTORY_BYTES} bytes or more, found {size}")
+    c.n_regions = load32(d)
+    n_parts = load32(d + 4)
+    if not 1 <= c.n_regions <= MAX_REGIONS or n_parts > 2 * MAX_REGIONS + 1 or load32(d + 8) > 3 or load32(d + 12):
+        raise FormatError("the directory of a learned filter makes no sense; build it again")
+    if DIRECTORY_BYTES + <uint64_t>n_parts * PART_BYTES > size:
+        raise FormatError(f"{n_parts} parts do not fit {size} bytes; the filter is cut")
+    if load64(d + AT_UNSTORED) >> MAX_UNSTORED_BITS:
+        raise FormatError(f"{load64(d + AT_UNSTORED)} keys without a filter make no sense; build it again")
+    c.hides_score = load32(d + 8) & FLAG_HIDES_SCORE
+    for i in range(<uint32_t>MAX_REGIONS):
+        c.thresholds[i] = <int32_t>load32(d + AT_THRESHOLDS + 4 * i)
+        if 0 < i < c.n_regions - 1 and c.thresholds[i] < c.thresholds[i - 1]:
+            raise FormatError("the thresholds of a learned filter must ascend; build it again")
+        if i + 1 >= c.n_regions and c.thresholds[i] != 0:
+            raise FormatError("a threshold without a region; written by a newer dlbf?")
+    return n_parts
+
+
+cdef tuple read_range(const uint8_t* d, uint64_t size, str what):
+    """The first byte of something in the filter and the one behind its last."""
+    cdef uint64_t offset = load64(d), n_bytes = load64(d + 8)
+    if offset > size or n_bytes > size - offset:
+        raise FormatError(f"{what} lies outside of the filter; build it again")
+    return offset, offset + n_bytes
+
+
+cdef Part* place_of(Composite* c, const uint8_t* d, uint32_t number) except NULL:
+    """Where a part of that role in that region belongs, which must be free."""
+    cdef uint32_t role = load32(d), region = load32(d + 4)
+    cdef Part* part
+    if role > ROLE_DELETED or region >= c.n_regions or (role == ROLE_INITIAL and region) or load32(d + 12):
+        raise FormatError(f"part {number} has role {role} in region {region} of {c.n_regions}")
+    if role == ROLE_INITIAL:
+        part = &c.initial
+        c.has_initial = True
+    elif role == ROLE_MEMBER:
+        part = &c.member[region]
+    else:
+        part = &c.deleted[region]
+        c.has_deleted = True
+    if part.kind != PART_ALL:
+        raise FormatError(f"part {number} takes the place of another")
+    return part
+
+
+cdef int check_ranges(list ranges) except -1:
+    """FormatError if two ranges have a byte in common."""
+    ranges = sorted([pair for pair in ranges if pair[0] < pair[1]])
+    for before, after in zip(ranges, ranges[1:]):
+        if before[1] > after[0]:
+            raise FormatError(f"bytes {after[0]} to {before[1]} of a learned filter have two meanings; build it again")
+    return 0
+
+
 cdef class CompositeCore(FilterCore):
     """Kernel of :class:`dlbf.LearnedFilter`."""
 
@@ -232,105 +299,69 @@ cdef class CompositeCore(FilterCore):
         """
         cdef Composite fresh
         cdef Composite* c = &fresh
-        cdef const uint8_t* d
+        cdef uint64_t params[11]
         cdef const uint8_t* head
+        cdef const uint8_t* d
         cdef uint64_t size = self.n_payload_bytes
-        cdef uint64_t head_size = size
-        cdef uint64_t offset, n_bytes
-        cdef uint32_t i, n_parts, role, region
-        cdef bint own_keys
-        cdef Part* part
+        cdef uint64_t first, end
+        cdef uint32_t i, n_parts
         memset(c, 0, sizeof(Composite))
-        kept = []
         self._check_all()
         head = self.data
         if directory is not None:
-            head, head_size = directory, len(directory)
-        d = head
-        if head_size < DIRECTORY_BYTES:
-            raise FormatError(f"a learned filter needs {DIRECTORY_BYTES} bytes or more, found {head_size}")
-        c.n_regions = load32(d)
-        n_parts = load32(d + 4)
-        if not 1 <= c.n_regions <= MAX_REGIONS or n_parts > 2 * MAX_REGIONS + 1 or load32(d + 8) > 3 or load32(d + 12):
-            raise FormatError("the directory of a learned filter makes no sense; build it again")
-        own_keys = load32(d + 8) & FLAG_OWN_KEYS
-        if own_keys and self.hash_key.kind != HASH_SIP24:
+            head = directory
+        n_parts = read_head(c, head, size if directory is None else len(directory))
+        if load32(head + 8) & FLAG_OWN_KEYS and self.hash_key.kind != HASH_SIP24:
             raise FormatError("a learned filter with keys for its parts, but without a secret; build it again")
-        if DIRECTORY_BYTES + <uint64_t>n_parts * PART_BYTES > head_size:
-            raise FormatError(f"{n_parts} parts do not fit {head_size} bytes; the filter is cut")
-        if load64(d + AT_UNSTORED) >> MAX_UNSTORED_BITS:
-            raise FormatError(f"{load64(d + AT_UNSTORED)} keys without a filter make no sense; build it again")
-        c.hides_score = load32(d + 8) & FLAG_HIDES_SCORE
-        for i in range(<uint32_t>MAX_REGIONS):
-            c.thresholds[i] = <int32_t>load32(d + AT_THRESHOLDS + 4 * i)
-            if 0 < i < c.n_regions - 1 and c.thresholds[i] < c.thresholds[i - 1]:
-                raise FormatError("the thresholds of a learned filter must ascend; build it again")
-            if i + 1 >= c.n_regions and c.thresholds[i] != 0:
-                raise FormatError("a threshold without a region; written by a newer dlbf?")
-        for i in range(11):
-            self.model_params[i] = load64(d + AT_MODEL_PARAMS + 8 * i)
         ranges = [] if directory is not None else [(0, DIRECTORY_BYTES + n_parts * PART_BYTES)]
-        offset, n_bytes = load64(d + AT_MODEL), load64(d + AT_MODEL + 8)
-        if offset > size or n_bytes > size - offset:
-            raise FormatError("the model lies outside of the filter; build it again")
-        ranges.append((offset, offset + n_bytes))
-        kept.append(model_open(&c.model, self.data + offset, n_bytes, self.model_params))
+        first, end = read_range(head + AT_MODEL, size, "the model")
+        ranges.append((first, end))
+        for i in range(11):
+            params[i] = load64(head + AT_MODEL_PARAMS + 8 * i)
+        kept = [model_open(&c.model, self.data + first, end - first, params)]
         if c.n_regions > 1 and c.model.kind == MODEL_NONE:
             raise FormatError("several regions and no model; build the filter again")
-        offset, n_bytes = load64(d + AT_PLAN), load64(d + AT_PLAN + 8)
-        if offset > size or n_bytes > size - offset:
-            raise FormatError("the plan lies outside of the filter; build it again")
-        ranges.append((offset, offset + n_bytes))
-        shared, first_region = {}, {}
+        ranges.append(read_range(head + AT_PLAN, size, "the plan"))
+        arrays = {}
         for i in range(n_parts):
             d = head + DIRECTORY_BYTES + i * PART_BYTES
-            role, region = load32(d), load32(d + 4)
-            if role > 2 or region >= c.n_regions or (role == 0 and region) or load32(d + 12):
-                raise FormatError(f"part {i} has role {role} in region {region} of {c.n_regions}")
-            if role == 0:
-                part = &c.initial
-                c.has_initial = True
-            elif role == 1:
-                part = &c.member[region]
-            else:
-                part = &c.deleted[region]
-                c.has_deleted = True
-            if part.kind != PART_ALL:
-                raise FormatError(f"part {i} takes the place of another")
-            part.kind = load32(d + 8)
-            offset, n_bytes = load64(d + 16), load64(d + 24)
-            if offset > size or n_bytes > size - offset:
-                raise FormatError(f"part {i} lies outside of the filter; build it again")
-            part.data = self.data + offset
-            part.n_bytes = n_bytes
-            part.filter_id = load64(d + 32)
-            params = tuple([load64(d + 40 + 8 * j) for j in range(5)])
-            # The class of that kind knows what its parameters may be and how many bytes they need.
-            if self._part_bytes(part.kind, params) != n_bytes:
-                raise FormatError(f"part {i} has {n_bytes} bytes, its parameters call for another number")
-            # One array for several regions: everything but the number of hashes agrees.
-            same = (role, part.kind, n_bytes, part.filter_id, params[0], params[2:])
-            if role == 1 and part.kind in (PART_BITS, PART_COUNTERS) and shared.get(offset) == same:
-                pass
-            else:
-                ranges.append((offset, offset + n_bytes))
-                first_region[offset] = region
-            shared[offset] = same
-            if own_keys:
-                part.filter_id = part_key(&self.hash_key, role, first_region[offset])
-            core, part.can_forget, part.may_be_full = self._part_core(part.kind, params)
-            part_open(part, core)
-            kept.append(core)
-        ranges = sorted([pair for pair in ranges if pair[0] < pair[1]])
-        for before, after in zip(ranges, ranges[1:]):
-            if before[1] > after[0]:
-                raise FormatError(
-                    f"bytes {after[0]} to {before[1]} of a learned filter have two meanings; build it again"
-                )
+            kept.append(self._load_part(place_of(c, d, i), d, i, load32(head + 8) & FLAG_OWN_KEYS, ranges, arrays))
+        check_ranges(ranges)
         self.kept = kept
         self.composite = fresh
         self.always_zero = 0
         self.unstored = self.data + AT_UNSTORED if directory is None else <uint8_t*>&self.always_zero
+
+    cdef FilterCore _load_part(
+        self, Part* part, const uint8_t* d, uint32_t number, bint own_keys, list ranges, dict arrays
+    ):
+        """Open one part; notes its bytes in ``ranges``, and in ``arrays`` what the member at an offset is like.
+
+        Returns what must be kept alive with it.
+        """
+        cdef uint32_t role = load32(d), region = load32(d + 4)
+        cdef uint64_t offset, end
+        offset, end = read_range(d + 16, self.n_payload_bytes, f"part {number}")
+        part.kind = load32(d + 8)
+        part.data = self.data + offset
+        part.n_bytes = end - offset
+        part.filter_id = load64(d + 32)
+        params = tuple([load64(d + 40 + 8 * j) for j in range(5)])
+        # The class of that kind knows what its parameters may be and how many bytes they need.
+        if self._part_bytes(part.kind, params) != part.n_bytes:
+            raise FormatError(f"part {number} has {part.n_bytes} bytes, its parameters call for another number")
+        # One array for several regions: everything but the number of hashes agrees.
+        like = (role, part.kind, part.n_bytes, part.filter_id, params[0], params[2:])
+        before, first_region = arrays.get(offset, (None, region))
+        if role != ROLE_MEMBER or part.kind not in (PART_BITS, PART_COUNTERS) or before != like:
+            ranges.append((offset, end))
+            first_region = region
+        arrays[offset] = (like, first_region)
+        if own_keys:
+            part.filter_id = part_key(&self.hash_key, role, first_region)
+        core, part.can_forget, part.may_be_full = self._part_core(part.kind, params)
+        part_open(part, core)
+        return core
 
     def _part_bytes(self, kind, params):
         """Bytes that a part of that kind with those parameters has; the Python class knows."""

@@ -1,4 +1,4 @@
-"""The filter every kernel derives from: a flat buffer it does not own, a hash, and the entry points.
+"""The filter every kernel derives from: a hash, leaves over a flat buffer, and the entry points.
 
 A kernel fills in the leaves below.  Contract of the leaves:
 
@@ -9,11 +9,10 @@ A kernel fills in the leaves below.  Contract of the leaves:
 * they run without the GIL, readers beside readers, a writer alone (the gate sees to that).
 """
 
-from cpython.buffer cimport Py_buffer
-
 from dlbf.kernels.hashing cimport HashKey
 from dlbf.kernels.keys cimport KeyChunk
-from dlbf.kernels.types cimport Gate, int8_t, uint8_t, uint64_t
+from dlbf.kernels.payload cimport PayloadCore
+from dlbf.kernels.types cimport uint8_t, uint64_t
 
 cdef enum:
     KEY_NO_ROOM = -2    # nothing changed; make room and try again
@@ -26,25 +25,10 @@ cdef enum:
     MAX_PLACES = 256
 
 
-cdef class FilterCore:
-    cdef object __weakref__
-    cdef object owner
-    cdef Py_buffer view
-    cdef bint has_view
-    cdef bint writable
-    cdef bint inherited         # the file of the process that this one was forked from
-    cdef uint8_t* data
-    cdef readonly Py_ssize_t n_payload_bytes
+cdef class FilterCore(PayloadCore):
     cdef HashKey hash_key
     cdef readonly uint64_t filter_id
     cdef uint64_t n_items
-    cdef Gate gate
-    cdef dict readers           # thread -> open dlbf.capi.FilterReaders it has made; None: nobody has any
-    # Chunks of a mapped file are checked when first touched.
-    cdef object sums
-    cdef object checked
-    cdef Py_ssize_t n_unchecked
-    cdef Py_ssize_t sum_chunk_bytes
 
     cdef bint _contains(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil
     cdef int _add(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil
@@ -68,8 +52,28 @@ cdef class FilterCore:
     cdef bytearray _change_many(self, object keys, bint removing)
     cdef bint _contains_other(self, key) except -1
     cdef int _check_places(self, uint64_t h) except -1
-    cdef int _check_chunk(self, Py_ssize_t i) except -1
-    cdef int _need_open(self) except -1
-    cdef int _need_writable(self) except -1
-    cdef int _hold(self, size_t thread, int change) except -1
-    cdef int _need_no_reader(self) except -1
+
+
+# --- the leaves, for other kernels
+
+
+cdef inline bint filter_contains(FilterCore filter, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
+    return filter._contains(h, key, n)
+
+
+cdef inline int filter_add(FilterCore filter, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
+    return filter._add(h, key, n)
+
+
+cdef inline int filter_remove(FilterCore filter, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
+    return filter._remove(h, key, n)
+
+
+cdef inline void filter_prefetch(FilterCore filter, uint64_t h) noexcept nogil:
+    filter._prefetch(h)
+
+
+cdef inline int filter_make_room(FilterCore filter, size_t n_key_bytes) except -1:
+    """After ``KEY_NO_ROOM``, or an ``_add`` that answered 0: returns when there is some, or raises; takes the gate."""
+    filter._make_room(n_key_bytes)
+    return 0

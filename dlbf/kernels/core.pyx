@@ -1,4 +1,4 @@
-"""Entry points shared by all kernels: one key, batches, and the checking of mapped files.
+"""Entry points shared by all kernels: one key, and batches.
 
 Threads: any number of readers, or one writer.  Operations on one key hold the GIL; batches release
 it and pass a gate, so a reader never sees half of a change.
@@ -6,31 +6,22 @@ it and pass a gate, so a reader never sees half of a change.
 Taking the GIL back while another thread wants it costs as much as thousands of keys, so a batch does that as rarely as
 its source allows (see keys.pyx).  Passing the gate needs the GIL, leaving it does not: a reading batch leaves as soon
 as somebody waits to write, or to fork, a writing batch after ``WRITE_CHUNKS``.
-
-fork() copies a filter as it is at that moment and none of the threads at work on it, so ``os.fork`` waits until no
-batch is under way; what a child inherits is whole, and nothing in it waits for a thread that is not there.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
-from cpython.pythread cimport PyThread_get_thread_ident
 from libc.string cimport memcpy, memset
 
-from dlbf.kernels.hashing cimport hash_chunk, hash_for_filter, hash_key, hash_key_from, xxh3
+from dlbf.kernels.hashing cimport hash_chunk, hash_for_filter, hash_key, hash_key_from
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open
 from dlbf.kernels.types cimport (
-    Crowd, gate_pause, gate_read, gate_read_done, gate_read_one, gate_read_one_done, gate_write, gate_write_done,
-    gate_write_one, gate_try_read, gate_write_one_done, likely, load64, unlikely,
+    gate_read, gate_read_done, gate_read_one, gate_read_one_done, gate_try_read, gate_write, gate_write_done,
+    gate_write_one, gate_write_one_done, likely, unlikely,
 )
-
-import os
-from _thread import allocate_lock
-from time import monotonic
 
 import numpy as np
 
-from dlbf.errors import ChecksumError, DlbfError, FilterFullError, ReadOnlyError
+from dlbf.errors import DlbfError, FilterFullError
 
 cdef enum:
     # Keys between a prefetch and the probe it is for.
@@ -38,67 +29,9 @@ cdef enum:
     # Chunks that a batch writes before it lets readers in: some tenths of a millisecond.
     WRITE_CHUNKS = 4
 
-# A batch takes less than a second; longer waits who forks from within one, in a signal handler, say.
-cdef double FORK_PATIENCE_SECONDS = 10.0
 
-cdef Crowd crowd
-crowd.inside = 0
-crowd.forker = 0
-cdef object fork_turn = allocate_lock()
-
-
-def _before_fork():
-    """Keep batches out of all filters, and wait for those that are under way.
-
-    No signal handler may run here: Python only prints what it raises, and forks before the batches have ended.
-    """
-    cdef double end = monotonic() + FORK_PATIENCE_SECONDS
-    if crowd.forker == PyThread_get_thread_ident():
-        return
-    while not fork_turn.acquire(False):
-        gate_pause()
-    crowd.forker = PyThread_get_thread_ident()
-    while crowd.inside > 0 and monotonic() < end:
-        gate_pause()
-
-
-def _after_fork():
-    """Let them in again."""
-    if crowd.forker == PyThread_get_thread_ident():
-        crowd.forker = 0
-        fork_turn.release()
-
-
-def _after_fork_in_child():
-    """Let them in again; there are no others any more."""
-    global fork_turn
-    crowd.forker = 0
-    crowd.inside = 0
-    fork_turn = allocate_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
-    )
-
-
-cdef class FilterCore:
+cdef class FilterCore(PayloadCore):
     """A filter over a flat buffer; see the public classes in ``dlbf.filters``."""
-
-    def __cinit__(self, *args, **kwargs):
-        self.has_view = False
-        self.data = NULL
-        self.n_unchecked = 0
-        self.gate.state = 0
-        self.gate.waiting = 0
-        self.gate.crowd = &crowd
-        self.n_items = 0
-        self.filter_id = 0
-
-    def __dealloc__(self):
-        if self.has_view:
-            PyBuffer_Release(&self.view)
 
     # --- the buffer
 
@@ -107,56 +40,11 @@ cdef class FilterCore:
 
         With ``sums`` (the chunk sums of a mapped file) each chunk is checked before its first use.
         """
-        cdef Py_buffer view
-        cdef bint writable = True
         cdef HashKey key = hash_key_from(secret)
-        try:
-            PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
-        except BufferError:
-            writable = False
-            PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
-        self._detach()
-        self.view = view
-        self.has_view = True
-        self.writable = writable and sums is None
-        self.inherited = False
-        self.owner = buffer
-        self.data = <uint8_t*>view.buf
-        self.n_payload_bytes = view.len
+        self._take(buffer, sums, chunk_bytes)
         self.hash_key = key
         self.filter_id = filter_id
         self.n_items = n_items
-        if sums is not None:
-            self.sums = bytes(sums)
-            self.sum_chunk_bytes = chunk_bytes
-            self.n_unchecked = (view.len + chunk_bytes - 1) // chunk_bytes
-            self.checked = bytearray(self.n_unchecked)
-
-    def _detach(self):
-        """Let go of the buffer; every later operation raises ValueError."""
-        if self.has_view:
-            self._need_no_reader()
-            gate_write(&self.gate)
-            PyBuffer_Release(&self.view)
-            self.has_view = False
-            self.data = NULL
-            self.writable = False
-            gate_write_done(&self.gate)
-        self.owner = None
-        self.sums = None
-        self.checked = None
-        self.n_unchecked = 0
-
-    def _inherit(self):
-        """In a child of fork(): the buffer is shared with the parent, which no gate keeps apart from this process."""
-        self.inherited = self.writable
-        self.writable = False
-
-    def _payload(self):
-        """The buffer itself as a memoryview, all of it checked; whoever writes to it must be alone."""
-        self._check_all()
-        view = memoryview(self.owner).cast("B")
-        return view if self.writable else view.toreadonly()
 
     def _snapshot(self, allocate):
         """The contents at one moment, which no writer is in the middle of changing.
@@ -194,78 +82,6 @@ cdef class FilterCore:
         # A filter joined with itself again and again would count past what len() can say.
         self.n_items = min(self.n_items + n_items, <uint64_t>1 << 62)
 
-    cdef int _need_open(self) except -1:
-        if unlikely(self.data == NULL):
-            raise ValueError("this filter is closed")
-        return 0
-
-    cdef int _need_writable(self) except -1:
-        if unlikely(not self.writable):
-            self._need_open()
-            if self.inherited:
-                raise ReadOnlyError(
-                    "this filter is a file that the process before fork() has open with mode='r+', and that alone "
-                    "changes it; open the file here when it is closed there, or change a copy (filter.copy())"
-                )
-            raise ReadOnlyError(
-                "this filter is mapped read-only; open it with mode='r+', or change a copy (filter.copy())"
-            )
-        return self._need_no_reader()
-
-    def _check_readers(self):
-        """DlbfError if this thread has a FilterReader of the filter."""
-        self._need_no_reader()
-
-    cdef int _need_no_reader(self) except -1:
-        """A thread that waits for a reader of its own would wait for ever."""
-        if unlikely(self.readers is not None) and PyThread_get_thread_ident() in self.readers:
-            raise DlbfError("this thread has a FilterReader of the filter; close() it before changing the filter")
-        return 0
-
-    @property
-    def _is_held(self):
-        """Whether any thread has a FilterReader of this filter."""
-        return self.readers is not None
-
-    cdef int _hold(self, size_t thread, int change) except -1:
-        """A thread has one reader more or less."""
-        if self.readers is None:
-            self.readers = {}
-        held = self.readers.get(thread, 0) + change
-        if held:
-            self.readers[thread] = held
-        else:
-            del self.readers[thread]
-            if not self.readers:
-                self.readers = None
-        return 0
-
-    @property
-    def is_writable(self):
-        """Whether keys can be added: False for a file mapped with ``mode="r"``, and once it is closed."""
-        return bool(self.writable)
-
-    @property
-    def closed(self):
-        """Whether :meth:`close` was called."""
-        return self.data == NULL
-
-    # --- checking what is mapped
-
-    cdef int _check_chunk(self, Py_ssize_t i) except -1:
-        cdef uint8_t* checked = <uint8_t*>PyByteArray_AS_STRING(self.checked)
-        cdef Py_ssize_t start = i * self.sum_chunk_bytes
-        cdef const uint8_t* sums = <const uint8_t*><char*>(<bytes>self.sums)
-        if checked[i]:
-            return 0
-        if xxh3(self.data + start, min(self.sum_chunk_bytes, self.n_payload_bytes - start)) != load64(sums + 8 * i):
-            raise ChecksumError(
-                f"chunk {i} of the mapped filter does not match its checksum; restore the file or build it again"
-            )
-        checked[i] = 1
-        self.n_unchecked -= 1
-        return 0
-
     cdef int _check_places(self, uint64_t h) except -1:
         cdef uint64_t places[MAX_PLACES]
         cdef int i, n
@@ -273,16 +89,8 @@ cdef class FilterCore:
         if n < 0:
             self._check_all()
         for i in range(n):
-            self._check_chunk(places[i] // self.sum_chunk_bytes)
+            self._check_chunk(places[i] // self.sums.chunk_bytes)
         return 0
-
-    def _check_all(self):
-        """Check every chunk of a mapped file that has not been checked yet."""
-        cdef Py_ssize_t i
-        self._need_open()
-        if self.n_unchecked:
-            for i in range(len(self.checked)):
-                self._check_chunk(i)
 
     # --- leaves, filled in by the kernels
 
@@ -595,7 +403,7 @@ cdef class FilterCore:
                                         self._check_places(hashes[i])
                             self._contains_chunk(&reader.chunk, hashes, answers + done)
                         done += reader.chunk.n
-                        if unlikely(self.gate.waiting != 0 or crowd.forker != 0):
+                        if unlikely(self.gate.waiting != 0 or self.gate.crowd.forker != 0):
                             break
             finally:
                 gate_read_done(&self.gate)

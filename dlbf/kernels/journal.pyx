@@ -7,8 +7,11 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.string cimport memcmp, memcpy, memset
 
-from dlbf.kernels.core cimport KEY_ABSENT, KEY_NO_ROOM, FilterCore
+from dlbf.kernels.core cimport (
+    KEY_ABSENT, KEY_NO_ROOM, FilterCore, filter_add, filter_make_room, filter_prefetch, filter_remove,
+)
 from dlbf.kernels.hashing cimport hash_for_filter, hash_key, xxh3
+from dlbf.kernels.payload cimport payload_need_writable
 from dlbf.kernels.types cimport gate_write, gate_write_done, load32, load64, store64, uint8_t, uint64_t
 
 from dlbf.errors import ChecksumError, FilterFullError, FormatError, StoreError
@@ -345,7 +348,7 @@ cdef Py_ssize_t apply_operations(FilterCore core, const uint8_t* record, Py_ssiz
     cdef size_t length
     cdef int kind, order
     cdef Py_ssize_t n_removed = 0
-    core._need_writable()
+    payload_need_writable(core)
     gate_write(&core.gate)
     try:
         while at < size:
@@ -360,12 +363,12 @@ cdef Py_ssize_t apply_operations(FilterCore core, const uint8_t* record, Py_ssiz
                 keys[n] = record + at - length
                 lengths[n] = length
                 hashes[n] = hash_for_filter(hash_key(&core.hash_key, keys[n], length), core.filter_id)
-                core._prefetch(hashes[n])
+                filter_prefetch(core, hashes[n])
                 n += 1
             i = 0
             while i < n:
                 if kinds[i]:
-                    answer = core._remove(hashes[i], keys[i], lengths[i])
+                    answer = filter_remove(core, hashes[i], keys[i], lengths[i])
                     if answer == KEY_ABSENT and not getattr(core, "false_negatives", False):
                         raise StoreError("the filter does not hold a key that the journal removes")
                     if answer != KEY_NO_ROOM:
@@ -373,7 +376,7 @@ cdef Py_ssize_t apply_operations(FilterCore core, const uint8_t* record, Py_ssiz
                         i += 1
                         continue
                 else:
-                    answer = core._add(hashes[i], keys[i], lengths[i])
+                    answer = filter_add(core, hashes[i], keys[i], lengths[i])
                     if answer > 0:
                         i += 1
                         continue
@@ -382,7 +385,7 @@ cdef Py_ssize_t apply_operations(FilterCore core, const uint8_t* record, Py_ssiz
                 # A set of deleted keys may grow; anything else says that it is full.  It takes the gate itself.
                 gate_write_done(&core.gate)
                 try:
-                    core._make_room(lengths[i])
+                    filter_make_room(core, lengths[i])
                 finally:
                     gate_write(&core.gate)
     finally:

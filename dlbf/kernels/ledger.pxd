@@ -3,7 +3,7 @@
 from cpython.buffer cimport Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 
-from dlbf.kernels.core cimport FilterCore
+from dlbf.kernels.core cimport FilterCore, filter_contains
 from dlbf.kernels.forks cimport fork_count
 from dlbf.kernels.hashing cimport hash_for_filter, hash_key
 from dlbf.kernels.locks cimport LedgerLock
@@ -79,7 +79,7 @@ cdef inline int ledger_probe(LedgerCore ledger, object key) noexcept:
     if unlikely(not gate_try_read(&filter.gate)):
         return ANSWER_UNKNOWN
     h = hash_for_filter(hash_key(&filter.hash_key, data, n), filter.filter_id)
-    maybe = filter._contains(h, data, n)
+    maybe = filter_contains(filter, h, data, n)
     gate_read_one_done(&filter.gate)
     return ANSWER_MAYBE if maybe else ANSWER_ABSENT
 

@@ -15,18 +15,14 @@ from dlbf.errors import ChecksumError, FilterFullError, FormatError, NotDeletabl
 from dlbf.filters.base import (
     MAX_PAYLOAD_BYTES,
     Filter,
-    after_kill,
     aligned_zeros,
     check_count,
-    check_part,
     detach,
-    float_to_param,
-    grown_params,
-    needs_check,
     open_over,
     secret_of,
 )
 from dlbf.filters.kinds import base_of_kind
+from dlbf.filters.part import after_kill, check_part, grown_params, needs_check
 from dlbf.kernels.composite import CompositeCore
 from dlbf.learned.assembly import (
     AT_MODEL_PARAMS,
@@ -46,7 +42,7 @@ from dlbf.learned.explanation import Explanation
 from dlbf.models import Model
 from dlbf.theory import get_design
 
-__all__ = ["Composite", "empty_composite", "empty_like", "open_part", "parts_of", "with_plan"]
+__all__ = ["Composite", "empty_composite", "empty_like", "open_part", "part_filter", "parts_of", "with_plan"]
 
 
 class Composite(CompositeCore, Filter):
@@ -299,7 +295,7 @@ class Composite(CompositeCore, Filter):
         own, buffer = lay_out(parts, head[4 : 4 + head[0] - 1], self.model, head[2], self._plan.to_dict())
         params = (*self._params[:3], *own)
         other = open_over(type(self), params, buffer, 0, self._secret)
-        self._pour(other)
+        _pour(self, other)
         detach(other)
         self._adopt(buffer)
         self._params = params
@@ -324,7 +320,7 @@ class Composite(CompositeCore, Filter):
                     if not target._merge(theirs._part_filter(number), True):
                         return False
                     detach(target)
-            unstored = self._unstored + theirs._unstored
+            unstored = self._unstored + _unstored(theirs)
             mine[:] = merged
             self._set_unstored(unstored)
             self._add_items(len(theirs))
@@ -371,6 +367,16 @@ def _geometry(composite: Composite) -> tuple[bytes, list[Part]]:
     return composite._directory()[:AT_MODEL_PARAMS], parts_of(composite)
 
 
+def _unstored(composite: Composite) -> int:
+    """Keys held by no filter because their region lets everything pass."""
+    return composite._unstored
+
+
+def _pour(source: Composite, target: Composite) -> None:
+    """Copy all contents to an empty filter with the same parts, its exact sets perhaps larger."""
+    source._pour(target)
+
+
 def empty_composite(
     cls: type[C],
     parts: Sequence[Part],
@@ -384,7 +390,7 @@ def empty_composite(
 ) -> C:
     """An empty filter with these parts; the flags are those of the directory."""
     own, payload = lay_out(parts, thresholds, model, flags, plan.to_dict())
-    made = open_over(cls, (capacity, float_to_param(fpr), 0, *own), payload, 0, secret)
+    made = open_over(cls, (capacity, format.float_to_param(fpr), 0, *own), payload, 0, secret)
     made._model = model
     return made
 
@@ -401,7 +407,7 @@ def empty_like(composite: C, parts: Sequence[Part], plan: Explanation, capacity:
 def with_plan(composite: C, plan: Explanation) -> C:
     """The same filter with another plan in it (its text has another length, so the parts move)."""
     made = empty_like(composite, parts_of(composite), plan, composite._params[0])
-    composite._pour(made)
+    _pour(composite, made)
     return made
 
 
@@ -410,10 +416,15 @@ def parts_of(composite: Composite) -> list[Part]:
     return [part for part, _, _ in composite._layout]
 
 
+def part_filter(composite: Composite, number: int) -> Filter:
+    """A filter over the bytes of one part; ``detach`` it when it is no longer needed."""
+    return composite._part_filter(number)
+
+
 @contextmanager
 def open_part(composite: Composite, number: int) -> Iterator[Filter]:
     """A filter over the bytes of one part, for as long as the ``with`` lasts."""
-    inside = composite._part_filter(number)
+    inside = part_filter(composite, number)
     try:
         yield inside
     finally:

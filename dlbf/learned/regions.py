@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlbf.filters.base import stuck_count
+from dlbf.filters.part import stuck_count
 from dlbf.learned.assembly import (
     DELETED,
     FEW_KEYS,
