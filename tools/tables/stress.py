@@ -17,7 +17,7 @@ def _cost(cost: Record | None) -> str:
 
 
 def _churn(row: Record) -> list[str]:
-    """Worst round per million, over the target, between two upkeeps; rebuilds; bits per key at the end; keys refused."""
+    """The worst round, over the target, the worst stretch; rebuilds, bits per key at the end, keys refused."""
     if not row["churn"]:
         return ["-"] * 6
     worst = row["churn_worst_per_million"]
@@ -61,8 +61,8 @@ def _exchanges(record: Record) -> Grid:
         if not row["error"] and not isinstance(row["churn"], str)
     ]
     headings = (
-        "", "bits per key at first", "made for", "worst round", "over what it was made for", "between two upkeeps, at worst",
-        "rebuilds", "bits per key at the end", "keys refused",
+        "", "bits per key at first", "made for", "worst round", "over what it was made for",
+        "between two upkeeps, at worst", "rebuilds", "bits per key at the end", "keys refused",
     )  # fmt: skip
     return headings, rows
 
