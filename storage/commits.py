@@ -19,7 +19,7 @@ from dlbf.kernels.changes import commit_change
 from dlbf.kernels.environment import Writing
 from dlbf.kernels.journal import OperationLog, apply_record
 from dlbf.kernels.locks import Held
-from dlbf.storage import generations, misses, steps
+from dlbf.storage import generations, steps
 from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_successor
 from dlbf.storage.growth import Growth
 from dlbf.storage.layout import FLAG_OMITTED, FLAG_REMOVED, Checkpoint, TrafficRecord
@@ -126,7 +126,7 @@ class Commits:
         elif ledger.log_bytes + operations.nbytes > ledger.log_limit:
             self._commit_checkpoint(txn, operations, position)
         else:
-            if self.traffic.n_samples >= misses.BUFFER_KEYS // 4:
+            if self.traffic.report_due:
                 self.traffic.report(txn, self.log, ledger.generation)
             commit_change(self.writes, self.log, ledger, txn, position, operations)
 

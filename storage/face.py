@@ -169,10 +169,7 @@ class Face(LookupCore):
             traffic.count(unfiltered=len(wanted))
         else:
             traffic.count(filtered=len(wanted) - len(read), false_positives=len(read) - len(present))
-        drawn = traffic.draw_many(len(wanted) - len(present))
-        if drawn:
-            absent = [i for i in range(len(wanted)) if i not in present]
-            traffic.add_samples([wanted[absent[i]] for i in drawn])
+        traffic.draw_many(wanted, present)
         return out
 
     @overload

@@ -1,8 +1,9 @@
 """Absent keys that were asked for: a bounded, uniform sample of them, kept in the environment for training.
 
 A process draws each absent lookup with probability ``1 / every`` (the compiled read path counts down to the next one)
-and keeps the keys drawn in memory.  They are written with a transaction that happens anyway, or by the sweeper's
-thread; never by a read.
+and keeps the keys drawn in memory: one in ``LEAST_EVERY`` at first, half as many whenever there is no room for more.
+They are written with a transaction that happens anyway, or by a thread of their own; never by a read.  Whoever polls
+for one key gets one place each time.
 
 Think of every lookup as having a random priority between 0 and 1, and of the sample as those below a threshold.  A
 process that drew with probability ``t`` gives its keys priorities below ``t``; the database keeps the lowest ones up to
@@ -22,6 +23,7 @@ from dlbf.storage.lmdbtypes import Database, Txn
 from dlbf.storage.longkeys import Databases
 
 __all__ = [
+    "BUFFER_BYTES",
     "BUFFER_KEYS",
     "DEFAULT_LIMIT",
     "LEAST_EVERY",
@@ -37,10 +39,11 @@ DEFAULT_LIMIT = 1 << 16
 # A tenth of a kilobyte each is usual; a sample of longer keys is smaller.
 MAX_BYTES = 32 << 20
 MAX_KEY_BYTES = 4096
-# One lookup in so many is drawn at most: what makes drawing nearly free.
-LEAST_EVERY = 32.0
-# Keys that a process keeps in memory before they have to be written, or thinned.
-BUFFER_KEYS = 8192
+# One lookup in so many is drawn at most.  A draw costs a tenth of an absent read, which makes this one per cent.
+LEAST_EVERY = 8.0
+# Keys that a process keeps in memory before they have to be written, or thinned: enough to learn from.
+BUFFER_KEYS = 32768
+BUFFER_BYTES = 8 << 20
 
 # Below it priorities are spread anew.
 LEAST_SCALE = 2.0**-24

@@ -5,7 +5,6 @@ Knows nothing of stores: it is told how to write down what it has (``flush``), a
 
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -26,8 +25,11 @@ __all__ = ["Traffic"]
 
 log = logging.getLogger("dlbf.storage")
 
-# A process writes the absent keys it has sampled by itself at most so often; more are thinned until then.
+# A process writes the absent keys it has sampled by itself at most so often; more are thinned until then.  Writing one
+# costs as much as twenty absent reads, so this is what bounds the cost: a full buffer takes a tenth of a second.
 FLUSH_SECONDS = 10.0
+# While the buffer fills, time and room are looked at so often.
+CHECKS = 16
 
 
 @dataclass(slots=True)
@@ -58,14 +60,14 @@ class Traffic(TrafficCore):
         self._is_open = is_open
         self._sample_lock = threading.RLock()  # taking samples, thinning them, putting them back
         self._flusher: threading.Thread | None = None
-        self._flushed_at = -FLUSH_SECONDS
+        self._flushed_at = time.monotonic()
         self._reported = Reported()
 
     def start(self, txn: Txn, log: LmdbLog) -> None:
         """Begin to draw absent keys, as rarely as the sample there is asks for."""
         if self.limit:
             every = misses.drawing_rate(txn, log.dbs, self.limit, log.read_traffic(txn).scale)
-            self.sample(every, misses.BUFFER_KEYS, int.from_bytes(os.urandom(8), "little") | 1)
+            self.sample(every, misses.BUFFER_KEYS // CHECKS, int.from_bytes(os.urandom(8), "little") | 1)
 
     # --- rates
 
@@ -82,40 +84,42 @@ class Traffic(TrafficCore):
     def report(self, txn: Txn, log: LmdbLog, generation: int, changes: tuple[int, int] | None = None) -> None:
         """Write sampled absent keys and counts of lookups; ``changes``: keys added and deleted up to a checkpoint."""
         self._flushed_at = time.monotonic()
+        self.report_due = False
         record = self.observed(log.read_traffic(txn), generation)
         self._reported = Reported(self.n_filtered, self.n_false_positives, generation)
         if changes is not None:
             record = replace(record, added=changes[0], deleted=changes[1])
         if self.limit:
-            drawn, every = self.take_samples(), self.sample_every
+            every = self.sample_every
+            # Each once: a program that polls for one key must not fill the sample with it.
+            drawn = list(dict.fromkeys(self.take_samples()))
             self._draw_every(misses.write_misses(txn, log.dbs, drawn, every, self.limit, record.scale))
         log.write_traffic(txn, record)
 
     # --- samples
 
-    def samples_full(self) -> None:
-        """Many absent keys have been drawn: have them written soon, and draw fewer until then."""
+    def samples_grown(self) -> None:
+        """More absent keys have been drawn: have them written if it is time, and draw fewer if there is no room."""
         is_flushing = self._flusher is not None and self._flusher.is_alive()
-        if not is_flushing and time.monotonic() - self._flushed_at >= FLUSH_SECONDS:
-            if not self._is_open():
-                return
+        if time.monotonic() - self._flushed_at >= FLUSH_SECONDS and not is_flushing and self._is_open():
+            self.report_due = True
             self._flusher = threading.Thread(target=self._flush_aside, name="dlbf-misses", daemon=True)
             try:
                 self._flusher.start()
             except RuntimeError:
                 self._flusher = None
-                self._draw_every(2 * self.sample_every)
-        elif not is_flushing or self.n_samples >= 2 * misses.BUFFER_KEYS:
+        while self.n_samples >= misses.BUFFER_KEYS or self.sample_bytes >= misses.BUFFER_BYTES:
             self._draw_every(2 * self.sample_every)
+        self.check(min(self.n_samples + misses.BUFFER_KEYS // CHECKS, misses.BUFFER_KEYS))
 
     def _draw_every(self, every: float) -> None:
         """Draw one absent key in ``every``; those that wait to be written are thinned to that, so all stay uniform."""
         with Held(self._sample_lock):
-            waiting, before = self.take_samples(), self.sample_every
-            if waiting:
+            before = self.sample_every
+            if self.n_samples:
                 every = max(every, before)  # there are no more of them than were drawn
-            self.sample(every, misses.BUFFER_KEYS)
-            self.add_samples([key for key in waiting if random.random() * every < before])
+                self.thin_samples(before / every)
+            self.sample(every, self.n_samples + misses.BUFFER_KEYS // CHECKS)
 
     def _flush_aside(self) -> None:
         try:

@@ -71,7 +71,7 @@ cdef class SingleChanges:
         return (
             0 < n <= self.max_plain_bytes
             and ledger.log_bytes + SINGLE_RECORD_BYTES + n <= ledger.log_limit
-            and 4 * len(self.traffic.samples) < self.traffic.max_samples
+            and not self.traffic.report_due
         )
 
     cdef int change(self, bytes key, object value) except -2:

@@ -1,4 +1,4 @@
-"""Counters of lookups, and a uniform sample of the absent keys among them."""
+"""Counters of lookups, and a sample of the absent keys among them that gives each the same chance."""
 
 from dlbf.kernels.types cimport uint64_t, unlikely
 
@@ -8,14 +8,18 @@ cdef class TrafficCore:
     cdef readonly uint64_t n_filtered          # answered "absent" by the filter
     cdef readonly uint64_t n_false_positives   # let through by the filter, and absent
     cdef readonly uint64_t n_unfiltered        # read without asking the filter
+    cdef public bint report_due    # what is known of the traffic should be written with the next commit
+    cdef readonly Py_ssize_t sample_bytes    # of the keys in ``samples``
     cdef list samples              # absent keys that were drawn and not taken yet
-    cdef Py_ssize_t max_samples
     cdef readonly double sample_every    # one in so many absent keys is drawn; 0: none
+    cdef Py_ssize_t check_at       # samples_grown() is called when there are so many samples
     cdef uint64_t sample_in        # absent keys until the next one that is drawn
     cdef uint64_t sample_state     # of the generator that draws
-    cdef double sample_log         # 1 / log(1 - 1 / sample_every)
+    cdef double gap_width          # the gap between two that are drawn is below this, over 2**53
 
+    cdef uint64_t _random(self) noexcept
     cdef uint64_t _gap(self) noexcept
+    cdef int _keep(self, object key) except -1
     cdef int _draw(self, object key) except -1
 
 

@@ -493,6 +493,7 @@ def test_misses_that_cannot_be_written_are_thinned_not_tried_at_once_again(path,
 
     monkeypatch.setattr(Traffic, "_flush_aside", count)
     view = open_store(path).snapshot()  # nobody is left who could write them
+    monkeypatch.setattr(view._traffic, "_flushed_at", -1e9)
     for i in range(64 * 64):
         view._traffic.add_samples([b"%d" % i])
         assert view._traffic.end_flushing(60)

@@ -12,7 +12,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from dlbf.storage import Store
+from dlbf.storage import Store, misses
 
 pytestmark = pytest.mark.slow
 DATA = os.environ.get("DLBF_DATA")
@@ -456,6 +456,21 @@ def test_sampling_misses_costs_at_most_three_percent(memory):
             for key in fresh:
                 get(key)
             total[name] += time.process_time() - start
+    # Most of these were thinly sampled.  And the first 120,000 of a process, which are sampled most, again and again.
+    dense = dict.fromkeys(stores, 0.0)
+    for number in range(60):
+        stores["on"].traffic.take_samples()
+        stores["on"].traffic.sample(misses.LEAST_EVERY, misses.BUFFER_KEYS // 16, number + 1)
+        for _ in range(12):
+            for name in rng.sample(list(stores), len(stores)):
+                fresh = [bytes(bytearray(key)) for key in rng.sample(absent, 10_000)]
+                get = stores[name].get
+                start = time.process_time()
+                for key in fresh:
+                    get(key)
+                dense[name] += time.process_time() - start
+    at_first, noise_then = dense["on"] / dense["off"], dense["off again"] / dense["off"]
+    print(f"at first {at_first:.3f}, noise {noise_then:.3f}")
     ratio, noise = total["on"] / total["off"], total["off again"] / total["off"]
     print(
         {name: f"{value / 10_000_000 * 1e9:.1f} ns" for name, value in total.items()}, f"{ratio:.3f}, noise {noise:.3f}"
@@ -464,6 +479,7 @@ def test_sampling_misses_costs_at_most_three_percent(memory):
     for store in stores.values():
         store.close()
     assert ratio <= 1.03 * max(1.0, noise)
+    assert at_first <= 1.03 * max(1.0, noise_then)
 
 
 def test_learned_filter_in_a_store_answers_nearly_as_fast_as_a_plain_one(memory):

@@ -448,6 +448,7 @@ def test_thread_whose_beginning_is_interrupted_is_begun_again(path, monkeypatch,
     with open_store(path) as store:
         store.update((b"k%d" % i, b"v") for i in range(5000))
     monkeypatch.setattr("dlbf.storage.ledger.LOAD_ASIDE_BYTES", 0)
+    monkeypatch.setattr("dlbf.storage.traffic.FLUSH_SECONDS", 0.0)
     real = threading.Thread.start
     seen = []
 
