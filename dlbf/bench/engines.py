@@ -89,9 +89,13 @@ class Engine:
         """Memory of the filter, None where there is none or it is not told."""
         return None
 
+    def filter_design(self) -> str | None:
+        """The kind of filter that answers, None where there is none or it is not told."""
+        return None
+
 
 class DlbfStore(Engine):
-    """Ours."""
+    """Ours, with the filter that it chooses where there is nothing to learn from."""
 
     name = "dlbf Store"
     distribution = "dlbf"
@@ -106,7 +110,7 @@ class DlbfStore(Engine):
                     txn.put(key, value)
 
     def settle(self, absent: Sequence[bytes]) -> None:
-        self.store.rebuild(design="cuckoo")
+        self.store.rebuild(model=None)
 
     def run(self, operations: Sequence[Operation]) -> int:
         store, found = self.store, 0
@@ -124,6 +128,18 @@ class DlbfStore(Engine):
     def filter_bytes(self) -> int | None:
         stats = self.store.stats()
         return int(stats.filter_bytes + stats.model_bytes)
+
+    def filter_design(self) -> str | None:
+        return str(self.store.stats().design)
+
+
+class TableStore(DlbfStore):
+    """Ours, with a table that deletes in place."""
+
+    name = "dlbf Store, table"
+
+    def settle(self, absent: Sequence[bytes]) -> None:
+        self.store.rebuild(design="cuckoo")
 
 
 class LearnedStore(DlbfStore):
@@ -357,7 +373,8 @@ class Leveldb(Engine):
 
 
 ENGINES: tuple[type[Engine], ...] = (
-    DlbfStore, LearnedStore, MappedStore, Lmdb, LmdbMapped, LmdbKept, RbloomLmdb, RocksBloom, RocksRibbon, Leveldb,
+    DlbfStore, TableStore, LearnedStore, MappedStore, Lmdb, LmdbMapped, LmdbKept, RbloomLmdb, RocksBloom, RocksRibbon,
+    Leveldb,
 )  # fmt: skip
 
 

@@ -131,7 +131,7 @@ class Workload:
 class EngineFacts:
     """What is to be said of an engine besides its times; ``error`` says why it did not run.
 
-    ``filter_bits_per_key`` is None where there is no filter, or its size is not told.
+    ``filter_bits_per_key`` and ``filter_design`` are None where there is no filter, or they are not told.
     """
 
     cannot: list[str]
@@ -139,6 +139,7 @@ class EngineFacts:
     version: str | None = None
     load_us_per_key: float | None = None
     filter_bits_per_key: float | None = None
+    filter_design: str | None = None
 
     def to_dict(self) -> dict[str, object]:
         """For JSON: without what was not measured."""
@@ -148,7 +149,7 @@ class EngineFacts:
         if self.load_us_per_key is not None:
             out["load_us_per_key"] = self.load_us_per_key
         if self.error is None:
-            out["filter_bits_per_key"] = self.filter_bits_per_key
+            out |= {"filter_bits_per_key": self.filter_bits_per_key, "filter_design": self.filter_design}
         return out
 
 
@@ -333,6 +334,7 @@ def _loaded(cls: type[Engine], place: Path, workload: Workload, facts: EngineFac
         engine.settle(workload.absent[: len(workload.absent) // 2])
         size = engine.filter_bytes()
         facts.filter_bits_per_key = None if size is None else 8 * size / workload.n_first
+        facts.filter_design = engine.filter_design()
     except Exception as error:  # a broken peer is named and left out, whatever it raises
         facts.error = f"{type(error).__name__}: {error}"
         if engine is not None:

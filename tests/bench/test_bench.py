@@ -153,6 +153,8 @@ def test_store_section_runs_and_judges(monkeypatch):
             "--json").stdout
     )  # fmt: skip
     assert figures["engines"]["LevelDB, Bloom (plyvel)"]["error"]
+    assert figures["engines"]["dlbf Store, table"]["filter_design"] == "cuckoo"
+    assert figures["engines"]["py-lmdb"]["filter_design"] is None
     ours = [case["ns"]["dlbf Store"] for case in figures["cases"]]
     assert len(ours) == 6
     assert min(ours) > 0

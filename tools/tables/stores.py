@@ -10,18 +10,19 @@ __all__ = ["TABLES"]
 
 def _store_engines(record: Record) -> Grid:
     rows = [
-        [name, fact.get("version", "-"), "-", "-", f"did not run: {fact['error']}"]
+        [name, fact.get("version", "-"), "-", "-", "-", f"did not run: {fact['error']}"]
         if fact["error"]
         else [
             name,
             fact["version"],
             number(fact["load_us_per_key"], 1),
             number(fact["filter_bits_per_key"], 1),
+            fact.get("filter_design") or "-",
             ", ".join(fact["cannot"]) or "-",
         ]
         for name, fact in record["engines"].items()
     ]
-    return ("store", "version", "load, µs per key", "filter, bits per key", "cannot"), rows
+    return ("store", "version", "load, µs per key", "filter, bits per key", "filter", "cannot"), rows
 
 
 def _store(temperature: str) -> Callable[[Record], Grid]:

@@ -69,15 +69,16 @@ def command(
 def _write_engines(engines: Mapping[str, EngineFacts]) -> None:
     shown = table(
         "the stores, loaded in batches of 10,000",
-        ("store", "version", "load, µs per key", "filter, bits per key", "cannot"),
-        left=("store", "version", "cannot"),
+        ("store", "version", "load, µs per key", "filter, bits per key", "filter", "cannot"),
+        left=("store", "version", "filter", "cannot"),
     )
     for name, facts in engines.items():
         if facts.error:
-            shown.add_row(name, facts.version or "-", "-", "-", f"did not run: {facts.error}")
+            shown.add_row(name, facts.version or "-", "-", "-", "-", f"did not run: {facts.error}")
             continue
         bits = number(facts.filter_bits_per_key, 1)
-        shown.add_row(name, facts.version, number(facts.load_us_per_key, 1), bits, ", ".join(facts.cannot))
+        load = number(facts.load_us_per_key, 1)
+        shown.add_row(name, facts.version, load, bits, facts.filter_design or "-", ", ".join(facts.cannot))
     wide_console().print(shown)
 
 
