@@ -16,6 +16,7 @@ from dlbf.errors import (
     NotDeletableError,
     ReadOnlyError,
     ReinsertionError,
+    StaticFilterError,
     StoreError,
     VersionError,
 )
@@ -28,6 +29,7 @@ try:
         DeletableBloomFilter,
         DLeftFilter,
         ExactSet,
+        RibbonFilter,
         SuccinctCountingFilter,
         open_filter,
     )
@@ -59,6 +61,8 @@ __all__ = [
     "NotDeletableError",
     "ReadOnlyError",
     "ReinsertionError",
+    "RibbonFilter",
+    "StaticFilterError",
     "StoreError",
     "SuccinctCountingFilter",
     "VersionError",

@@ -15,6 +15,7 @@ __all__ = [
     "NotDeletableError",
     "ReadOnlyError",
     "ReinsertionError",
+    "StaticFilterError",
     "StoreError",
     "VersionError",
 ]
@@ -107,6 +108,19 @@ class NotDeletableError(DlbfError, TypeError):
     Traceback (most recent call last):
         ...
     dlbf.errors.NotDeletableError: ...
+    """
+
+
+class StaticFilterError(NotDeletableError):
+    """A change asked of a filter that is built once, from all of its keys.
+
+    Examples
+    --------
+    >>> import dlbf
+    >>> dlbf.RibbonFilter.build([b"a", b"b"]).add(b"c")
+    Traceback (most recent call last):
+        ...
+    dlbf.errors.StaticFilterError: ...
     """
 
 

@@ -4,6 +4,9 @@ import threading
 
 import numpy as np
 
+import dlbf
+from dlbf.kernels.hashing import hash64_many
+
 from .common import DELETABLE, FILTERS, FPR, make_keys, queries, rbloom_or_skip, size, sizes
 
 N_QUERIES = size(50_000)
@@ -36,6 +39,45 @@ class FilterBuild(WithKeys):
 
     def track_bits_per_key(self, keys, name, n_keys):
         return 8 * FILTERS[name](n_keys).nbytes / n_keys
+
+    track_bits_per_key.unit = "bits"
+
+
+class Ribbon(WithKeys):
+    """The static filter: building sorts the hashes and solves equations; a query adds up bits of each column."""
+
+    params = [SIZES, [0.1, 0.01, 0.001]]
+    param_names = ["n_keys", "fpr"]
+
+    def setup(self, keys, n_keys, fpr):
+        self.keys = keys[:n_keys]
+        self.hashes = hash64_many(self.keys)
+        self.filter = dlbf.RibbonFilter.build(self.keys, fpr)
+        self.absent = queries(min(N_QUERIES, n_keys), 0.0, self.keys)
+        self.present = queries(min(N_QUERIES, n_keys), 1.0, self.keys)
+
+    def time_build(self, keys, n_keys, fpr):
+        dlbf.RibbonFilter.build(self.keys, fpr)
+
+    def time_build_from_hashes(self, keys, n_keys, fpr):
+        dlbf.RibbonFilter.build_from_hashes(self.hashes.copy(), fpr)
+
+    def peakmem_build(self, keys, n_keys, fpr):
+        dlbf.RibbonFilter.build(self.keys, fpr)
+
+    def time_query_absent(self, keys, n_keys, fpr):
+        filter_ = self.filter
+        for key in self.absent:
+            key in filter_  # noqa: B015
+
+    def time_contains_many_absent(self, keys, n_keys, fpr):
+        self.filter.contains_many(self.absent)
+
+    def time_contains_many_present(self, keys, n_keys, fpr):
+        self.filter.contains_many(self.present)
+
+    def track_bits_per_key(self, keys, n_keys, fpr):
+        return self.filter.bits_per_key
 
     track_bits_per_key.unit = "bits"
 

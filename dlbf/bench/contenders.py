@@ -181,6 +181,17 @@ class Learned:
         return LearnedFilter.fit(keys, self.negatives, fpr=self.fpr, deletability=0.9, model="ngram", progress=False)
 
 
+class Ribbon:
+    """Ours that is made from all keys at once."""
+
+    def __init__(self, n_keys: int, fpr: float) -> None:
+        self.fpr = fpr
+
+    def build_from(self, keys: list[bytes]) -> dlbf.RibbonFilter:
+        """The filter of these keys."""
+        return dlbf.RibbonFilter.build(keys, self.fpr)
+
+
 # --- the list
 
 STATIC = ("remove", "add", "batch query", "keyed hash", "checksummed file", "rates other than 0.4 %")
@@ -215,6 +226,7 @@ OURS = {
     "DLeftFilter": _ours("dleft"),
     "CuckooFilter": _ours("cuckoo"),
     "CuckooFilter keyed": _ours("cuckoo", secret=SECRET),
+    "RibbonFilter": Contender("dlbf", Ribbon, "mapped file, checksummed", ("remove", "add")),
     "LearnedFilter": Contender("dlbf", Learned, "mapped file, checksummed"),
 }
 

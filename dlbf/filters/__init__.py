@@ -5,6 +5,7 @@ from dlbf.filters.bloom import BloomFilter, CountingBloomFilter
 from dlbf.filters.deletable import DeletableBloomFilter
 from dlbf.filters.exact import ExactSet
 from dlbf.filters.files import open_filter
+from dlbf.filters.ribbon import RibbonFilter
 from dlbf.filters.succinct import SuccinctCountingFilter
 from dlbf.filters.tables import CuckooFilter, DLeftFilter
 
@@ -16,6 +17,7 @@ __all__ = [
     "DeletableBloomFilter",
     "ExactSet",
     "Filter",
+    "RibbonFilter",
     "SuccinctCountingFilter",
     "open_filter",
 ]

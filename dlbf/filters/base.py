@@ -63,17 +63,21 @@ def check_count(name: str, value: Any, least: int, most: int) -> int:
     return number
 
 
+def check_rate(fpr: object) -> float:
+    """A false-positive rate that a filter can be asked for."""
+    if isinstance(fpr, bool) or not isinstance(fpr, (int, float, np.floating)):
+        raise TypeError(f"fpr must be a number between 0 and 1, found {fpr!r}")
+    rate = float(fpr)
+    if not 1e-15 <= rate < 1:
+        raise ValueError(f"fpr must be at least 1e-15 and below 1, found {rate!r}")
+    return rate
+
+
 def check_target(capacity: Any, fpr: Any) -> tuple[int, float]:
     """The usual way to ask for a size: that many keys at that rate."""
     if capacity is None:
         raise TypeError("pass capacity= (number of keys) and fpr=, or an exact geometry")
-    capacity = check_count("capacity", capacity, 1, 1 << 42)
-    if isinstance(fpr, bool) or not isinstance(fpr, (int, float, np.floating)):
-        raise TypeError(f"fpr must be a number between 0 and 1, found {fpr!r}")
-    fpr = float(fpr)
-    if not 1e-15 <= fpr < 1:
-        raise ValueError(f"fpr must be at least 1e-15 and below 1, found {fpr!r}")
-    return capacity, fpr
+    return check_count("capacity", capacity, 1, 1 << 42), check_rate(fpr)
 
 
 class FilterFile(Protocol):

@@ -11,6 +11,7 @@ from dlbf.filters.base import Filter
 from dlbf.filters.bloom import BITS, COUNTERS
 from dlbf.filters.deletable import DELETABLE
 from dlbf.filters.exact import EXACT
+from dlbf.filters.ribbon import RIBBON
 from dlbf.filters.row import Base
 from dlbf.filters.succinct import SUCCINCT
 from dlbf.filters.tables import CUCKOO, DLEFT
@@ -59,5 +60,5 @@ def class_of_kind(number: int, where: str) -> type[Filter]:
     return row.cls
 
 
-for _row in (BITS, COUNTERS, SUCCINCT, DELETABLE, DLEFT, CUCKOO, EXACT):
+for _row in (BITS, COUNTERS, SUCCINCT, DELETABLE, DLEFT, CUCKOO, EXACT, RIBBON):
     add_base(_row)

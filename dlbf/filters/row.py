@@ -80,6 +80,8 @@ class Base:
         Can every key that was added be removed again?
     rate_at_load : callable
         ``rate_at_load(fpr, load, hashes)``: the rate of one planned for ``fpr``, with a share ``load`` of its keys.
+    static : bool
+        Is it built once, from all keys, and never changed?
     """
 
     name: str
@@ -94,6 +96,7 @@ class Base:
     growable: bool = False
     forgets: bool = True
     rate_at_load: Callable[[float, float, int | None], float] = fingerprint_rate_at_load
+    static: bool = False
 
     @property
     def number(self) -> int:

@@ -41,6 +41,7 @@ from dlbf.kernels.cuckoo cimport Cuckoo
 from dlbf.kernels.deletable cimport Deletable
 from dlbf.kernels.dleft cimport DLeft
 from dlbf.kernels.exact cimport Exact
+from dlbf.kernels.ribbon cimport Ribbon
 from dlbf.kernels.scoring cimport Model
 from dlbf.kernels.succinct cimport Succinct
 from dlbf.kernels.types cimport int32_t, uint8_t, uint32_t, uint64_t
@@ -58,6 +59,7 @@ cdef enum:
     PART_CUCKOO = 5
     PART_EXACT = 6
     PART_SUCCINCT = 7
+    PART_RIBBON = 8
 
 ctypedef struct Part:
     uint32_t kind
@@ -73,6 +75,7 @@ ctypedef struct Part:
     Deletable deletable
     Exact exact
     Succinct succinct
+    Ribbon ribbon
 
 ctypedef struct Composite:
     uint32_t n_regions

@@ -18,6 +18,7 @@ from dlbf.kernels.exact cimport (
 )
 from dlbf.kernels.hashing cimport HASH_SIP24, HashKey, hash_for_filter, siphash24
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk
+from dlbf.kernels.ribbon cimport RibbonCore, ribbon_contains, ribbon_contains_many, ribbon_prefetch
 from dlbf.kernels.scoring cimport MODEL_NONE, model_open, model_score
 from dlbf.kernels.succinct cimport (
     SuccinctCore, succinct_add, succinct_contains, succinct_prefetch, succinct_subtract,
@@ -55,7 +56,7 @@ cdef enum:
 # For the test that walks the table of dlbf.filters.kinds.
 DIRECT = {
     "bits": PART_BITS, "counters": PART_COUNTERS, "dlbf": PART_DELETABLE, "d-left": PART_DLEFT, "cuckoo": PART_CUCKOO,
-    "exact": PART_EXACT, "succinct": PART_SUCCINCT,
+    "exact": PART_EXACT, "succinct": PART_SUCCINCT, "ribbon": PART_RIBBON,
 }
 
 
@@ -69,6 +70,8 @@ cdef inline bint part_contains(const Part* p, uint64_t h, const uint8_t* key, si
     h = hash_for_filter(h, p.filter_id)
     if p.kind == PART_CUCKOO:
         return cuckoo_contains(&p.cuckoo, p.data, h)
+    if p.kind == PART_RIBBON:
+        return ribbon_contains(&p.ribbon, p.data, h)
     if p.kind == PART_BITS or p.kind == PART_COUNTERS:
         return cells_contains(&p.cells, p.data, h)
     if p.kind == PART_SUCCINCT:
@@ -88,6 +91,8 @@ cdef inline void part_prefetch(const Part* p, uint64_t h) noexcept nogil:
     h = hash_for_filter(h, p.filter_id)
     if p.kind == PART_CUCKOO:
         cuckoo_prefetch(&p.cuckoo, p.data, h)
+    elif p.kind == PART_RIBBON:
+        ribbon_prefetch(&p.ribbon, p.data, h)
     elif p.kind == PART_BITS or p.kind == PART_COUNTERS:
         cells_prefetch(&p.cells, p.data, h)
     elif p.kind == PART_SUCCINCT:
@@ -120,6 +125,8 @@ cdef inline bint part_add(Part* p, uint64_t h, const uint8_t* key, size_t n) noe
         return True
     if p.kind == PART_EXACT:
         return exact_add(&p.exact, p.data, h, key, n) != 0
+    if p.kind == PART_RIBBON:
+        return False
     return (<FilterCore>p.core)._add(h, key, n) > 0
 
 
@@ -143,6 +150,8 @@ cdef inline bint part_remove(Part* p, uint64_t h, const uint8_t* key, size_t n) 
         return True
     if p.kind == PART_EXACT:
         return exact_remove(&p.exact, p.data, h, key, n)
+    if p.kind == PART_RIBBON:
+        return False
     return (<FilterCore>p.core)._remove(h, key, n) != KEY_ABSENT
 
 
@@ -185,6 +194,8 @@ cdef int part_open(Part* p, FilterCore core) except -1:
         p.cuckoo = (<CuckooCore?>core).geometry
     elif p.kind == PART_EXACT:
         p.exact = (<ExactCore?>core).geometry
+    elif p.kind == PART_RIBBON:
+        p.ribbon = (<RibbonCore?>core).geometry
     else:
         # The bytes are the composite's, and so are the gate and the checks: the filter is only its leaves.
         core.data, core.n_payload_bytes = p.data, p.n_bytes
@@ -465,11 +476,16 @@ cdef class CompositeCore(FilterCore):
         cdef Py_ssize_t i, at, n = 0
         cdef uint32_t r
         cdef uint64_t own[CHUNK_KEYS]
-        if c.n_regions == 1 and not c.has_initial and not c.has_deleted and c.member[0].kind == PART_CUCKOO:
+        if c.n_regions == 1 and not c.has_initial and not c.has_deleted and (
+            c.member[0].kind == PART_CUCKOO or c.member[0].kind == PART_RIBBON
+        ):
             # No model: as fast as the plain filter it is.
             for i in range(chunk.n):
                 own[i] = hash_for_filter(hashes[i], c.member[0].filter_id)
-            cuckoo_contains_many(&c.member[0].cuckoo, c.member[0].data, own, chunk.n, out)
+            if c.member[0].kind == PART_CUCKOO:
+                cuckoo_contains_many(&c.member[0].cuckoo, c.member[0].data, own, chunk.n, out)
+            else:
+                ribbon_contains_many(&c.member[0].ribbon, c.member[0].data, own, chunk.n, out)
             return
         memset(out, 0, chunk.n)
         if c.has_initial:

@@ -177,22 +177,29 @@ def hash64_many(keys, secret=None, lanes=None):
     global sip_lanes
     cdef HashKey hk = hash_key_from(secret)
     cdef KeyReader reader = KeyReader(keys)
-    cdef uint64_t hashes[CHUNK_KEYS]
-    cdef Py_ssize_t i
+    cdef uint64_t[::1] room
+    cdef Py_ssize_t n = 0
     cdef int best = dlbf_sip_lanes()
     if lanes is not None and not 0 <= lanes <= best:
         raise ValueError(f"lanes must be between 0 and {best} on this processor, found {lanes}")
-    out = []
+    out = np.empty(CHUNK_KEYS, dtype=np.uint64)
     sip_lanes = best if lanes is None else lanes
     try:
         while reader.next_batch():
             while reader.next_chunk():
-                hash_chunk(&hk, reader.chunk.data, reader.chunk.n_bytes, reader.chunk.n, hashes)
-                for i in range(reader.chunk.n):
-                    out.append(hashes[i])
+                if n + reader.chunk.n > len(out):
+                    # In place where the system can; an eighth more, so that keys from a generator cost 9 bytes each.
+                    room = None
+                    out.resize(n + max(n >> 3, reader.chunk.n, CHUNK_KEYS), refcheck=False)
+                room = out
+                with nogil:
+                    hash_chunk(&hk, reader.chunk.data, reader.chunk.n_bytes, reader.chunk.n, &room[n])
+                n += reader.chunk.n
     finally:
         sip_lanes = best
-    return np.array(out, dtype=np.uint64)
+    room = None
+    out.resize(n, refcheck=False)
+    return out
 
 
 def checksum64(data):

@@ -46,6 +46,25 @@ static inline uint64_t dlbf_running_ones(uint64_t x) {
 static inline int dlbf_popcount64(uint64_t x) { return (int)(dlbf_running_ones(x) >> 56); }
 #endif
 
+/* Whether the number of ones is odd.  Processors without a special instruction know it of a byte. */
+#if defined(__GNUC__) || defined(__clang__)
+#define dlbf_parity64(x) ((uint64_t)__builtin_parityll(x))
+#else
+static inline uint64_t dlbf_parity64(uint64_t x) {
+    x ^= x >> 32;
+    x ^= x >> 16;
+    x ^= x >> 8;
+    x ^= x >> 4;
+    return (0x6996u >> (x & 15)) & 1;
+}
+#endif
+/* Zeros below the lowest one of x, which is not 0. */
+#if defined(__GNUC__) || defined(__clang__)
+#define dlbf_ctz64(x) ((int)__builtin_ctzll(x))
+#else
+static inline int dlbf_ctz64(uint64_t x) { return dlbf_popcount64((x & (0 - x)) - 1); }
+#endif
+
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 #define DLBF_LE64(x) dlbf_bswap64(x)
 #define DLBF_LE32(x) dlbf_bswap32(x)
@@ -67,6 +86,10 @@ static inline uint32_t dlbf_load32(const uint8_t *p) {
 static inline void dlbf_store64(uint8_t *p, uint64_t x) {
     x = DLBF_LE64(x);
     memcpy(p, &x, 8);
+}
+static inline void dlbf_store32(uint8_t *p, uint32_t x) {
+    x = DLBF_LE32(x);
+    memcpy(p, &x, 4);
 }
 
 /* Position of one number r (from 0) of x; 64 if there are not as many.  No branch, table or

@@ -11,11 +11,14 @@ cdef extern from "portable.h" nogil:
     bint likely "dlbf_likely"(bint x) noexcept
     bint unlikely "dlbf_unlikely"(bint x) noexcept
     int popcount64 "dlbf_popcount64"(uint64_t x) noexcept
+    uint64_t parity64 "dlbf_parity64"(uint64_t x) noexcept
+    int ctz64 "dlbf_ctz64"(uint64_t x) noexcept
     int select64 "dlbf_select64"(uint64_t x, int r) noexcept
     uint64_t bswap64 "dlbf_bswap64"(uint64_t x) noexcept
     uint64_t load64 "dlbf_load64"(const uint8_t* p) noexcept
     uint32_t load32 "dlbf_load32"(const uint8_t* p) noexcept
     void store64 "dlbf_store64"(uint8_t* p, uint64_t x) noexcept
+    void store32 "dlbf_store32"(uint8_t* p, uint32_t x) noexcept
     uint64_t mulhi64 "dlbf_mulhi64"(uint64_t a, uint64_t b) noexcept
     uint64_t mulfold64 "dlbf_mulfold64"(uint64_t a, uint64_t b) noexcept
     uint64_t rotl64 "dlbf_rotl64"(uint64_t x, int r) noexcept

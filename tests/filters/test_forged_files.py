@@ -21,7 +21,8 @@ LEARNED = {
     "learned keyed": lambda: fitted("uptown"),
     "learned without a model": lambda: fitted("cuckoo"),
 }
-MAKERS = SMALL_FILTERS | {"keyed": small_filters(SECRET)["cuckoo"]} | LEARNED
+STATIC = {"static ribbon": lambda: dlbf.RibbonFilter.build(KEYS, 0.2)}
+MAKERS = SMALL_FILTERS | {"keyed": small_filters(SECRET)["cuckoo"]} | STATIC | LEARNED
 SECRETS = {"keyed": SECRET, "learned keyed": secret_of("uptown")}
 MAPS = Path("/proc/self/maps")
 NUMBERS = (0, 1, 2, 3, 7, 8, 63, 64, 255, 2**16, 2**31, 2**32 - 1, 2**32, 2**48, 2**63 - 1, 2**63, 2**64 - 1)
@@ -29,7 +30,7 @@ NUMBERS = (0, 1, 2, 3, 7, 8, 63, 64, 255, 2**16, 2**31, 2**32 - 1, 2**32, 2**48,
 
 def example(name: str) -> bytes:
     f = MAKERS[name]()
-    if not name.startswith("learned"):
+    if not name.startswith(("learned", "static")):
         f.update(KEYS[:20])
     return f.to_bytes()
 

@@ -42,6 +42,8 @@ def golden_filters():
             if f.DELETABLE:
                 f.remove_many([b"%d" % i for i in range(10)])
             out[name + keyed] = f
+        keys = GOLDEN_KEYS + [b"%d" % i for i in range(3000)]
+        out["ribbon" + keyed] = dlbf.RibbonFilter.build(keys, 0.2, secret=SECRET if keyed else None)
     return out
 
 
@@ -60,8 +62,10 @@ TINY = {
 TINY_KEYS = [b"key%d" % i for i in range(10)]
 
 
-@pytest.fixture(params=sorted(TINY))
+@pytest.fixture(params=[*sorted(TINY), "ribbon"])
 def tiny(request):
+    if request.param == "ribbon":
+        return dlbf.RibbonFilter.build(TINY_KEYS, 0.1)
     f = TINY[request.param]()
     f.update(TINY_KEYS)
     return f
@@ -174,9 +178,12 @@ def test_every_bit_flip_is_an_error_in_bytes(tiny):
 
 def test_contents_and_sums_of_another_filter_are_an_error(tiny, tmp_path):
     # Each chunk fits its sum; only the header knows that they are not its own.
-    other = tiny.copy()
-    other.clear()
-    other.add(b"key3")
+    if type(tiny) is dlbf.RibbonFilter:
+        other = dlbf.RibbonFilter.build([*TINY_KEYS[1:], b"another"], 0.1)
+    else:
+        other = tiny.copy()
+        other.clear()
+        other.add(b"key3")
     mixed = tiny.to_bytes()[:256] + other.to_bytes()[256:]
     (tmp_path / "f").write_bytes(mixed)
     for read in (type(tiny).from_bytes, lambda _: dlbf.open_filter(tmp_path / "f")):

@@ -16,7 +16,7 @@ from support.places import ROOT
 FILTERS = (
     *("kernels/test_hashing", "kernels/test_keys", "kernels/test_keys_fuzz", "filters/test_filters"),
     *("filters/test_filters_stateful", "filters/test_succinct", "filters/test_format", "filters/test_threads"),
-    "filters/test_capi",
+    *("filters/test_capi", "filters/test_ribbon"),
 )
 LEARNED = (
     *("models/test_models", "models/test_models_pickles", "models/test_models_training", "learned/test_learned"),

@@ -1,6 +1,7 @@
 """The tables of filters, learned filters and models."""
 
 import dlbf
+from dlbf.filters.ribbon_sizes import ribbon_bytes, ribbon_geometry
 from tools.tables.cells import Grid, Record, Table, number, percent, ratio
 
 __all__ = ["TABLES"]
@@ -79,11 +80,20 @@ def _which_filter(record: Record) -> Grid:
         "DLeftFilter": ("yes", "keys added many times at half the size of counters"),
         "DeletableBloomFilter": ("most", "a Bloom filter that can forget where nothing collides"),
         "BloomFilter": ("no", "the fastest single query"),
+        "RibbonFilter": (
+            "no, nor adds", "sets that do not change: the smallest without a model, built once (`RibbonFilter.build`)"
+        ),
     }  # fmt: skip
+
+    def bits_per_key(name: str, fpr: float) -> float:
+        if name == "RibbonFilter":
+            return 8 * ribbon_bytes(ribbon_geometry(n, fpr)) / n
+        return float(8 * getattr(dlbf, name)(n, fpr).nbytes / n)
+
     rows = [
         [
             f"`{name}`",
-            " / ".join(f"{8 * getattr(dlbf, name)(n, fpr).nbytes / n:.1f}" for fpr in (0.01, 0.001)),
+            " / ".join(f"{bits_per_key(name, fpr):.1f}" for fpr in (0.01, 0.001)),
             removes,
             use,
         ]
