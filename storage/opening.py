@@ -11,6 +11,7 @@ from typing import Any
 import lmdb
 
 from dlbf.errors import StoreError
+from dlbf.storage.cutfile import lost_pages
 from dlbf.storage.layout import (
     DATA_FILE,
     DATABASES,
@@ -70,14 +71,16 @@ def open_environment(
     env = room = None
     options = {"max_readers": max_readers, "readonly": readonly, "create": not readonly, **SYNC_MODES[sync]}
     try:
-        if readonly:
-            return _open(path, map_size, options), None
         if not writemap:
             # The lock comes second: LMDB knows best what is wrong with a path.
             env = _open(path, map_size, options)
+            _refuse_cut(path)
+            if readonly:
+                return env, None
             return env, Room(path / DATA_FILE, mapped=False, timeout=lock_timeout)
         path.mkdir(exist_ok=True)
         room = Room(path / DATA_FILE, mapped=True, timeout=lock_timeout)
+        _refuse_cut(path)
         size = room.fitting(map_size or 0)
         reserve_lock_file(path / READERS_FILE, max_readers)
         # LMDB takes only an empty file for a new one, and makes that as long as the map; what is somebody else's it
@@ -141,6 +144,16 @@ def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> lmdb.Env
             if is_full(error):
                 hint = f"; {room_left(path)}: make room"
             raise StoreError(f"{path}: LMDB cannot open it: {error}{hint}") from error
+
+
+def _refuse_cut(path: Path) -> None:
+    """StoreError if the data file lacks pages that are in use; LMDB has not read any but its first two yet."""
+    data = path / DATA_FILE
+    if n_lost := lost_pages(data):
+        raise StoreError(
+            f"{path}: data.mdb has been cut short: {n_lost:,} pages in use are behind its end, at byte "
+            f"{data.stat().st_size:,} (a copy that was not finished, or a full disk?); restore a backup"
+        ) from lmdb.CorruptedError("data.mdb is cut short")
 
 
 def _no_memory(path: Path, size: int, error: Exception) -> StoreError:

@@ -7,6 +7,8 @@ import logging
 import os
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import lmdb
@@ -308,3 +310,63 @@ def test_environment_of_another_program_gets_no_databases_of_ours(path):
         open_store(path)
     with lmdb.open(str(path), max_dbs=8) as env, env.begin() as txn:
         assert [key for key, _ in txn.cursor()] == [b"data", b"meta"]
+
+
+# --- a file that has been cut short
+
+READ_ALL = """
+import sys
+from dlbf.errors import StoreError
+from dlbf.storage import Store
+try:
+    with Store(sys.argv[1], readonly=sys.argv[2] == "read", writemap=sys.argv[2] == "map", sync="none") as store:
+        store.get(b"absent"), dict(store), store.verify()
+except StoreError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("how", ["read", "write", "map"])
+def test_file_that_was_cut_short_is_refused_instead_of_ending_the_process(path, how):
+    with open_store(path) as store:
+        store.update({b"key %d" % i: random.Random(i).randbytes(3000) for i in range(500)})
+    data = path / "data.mdb"
+    whole = data.read_bytes()
+    for n_pages in (2, 3, 100, len(whole) // 4096 - 1):
+        data.write_bytes(whole[: n_pages * 4096])
+        # Another process: LMDB would end it.
+        ran = subprocess.run(
+            [sys.executable, "-c", READ_ALL, str(path), how], capture_output=True, text=True, check=False
+        )
+        assert (ran.returncode, ran.stderr) == (0, ""), n_pages
+        assert f"data.mdb has been cut short: {len(whole) // 4096 - n_pages:,} pages in use" in ran.stdout
+        assert "restore a backup" in ran.stdout
+        assert data.read_bytes() == whole[: n_pages * 4096]
+    data.write_bytes(whole)
+    with open_store(path) as store:
+        assert len(store) == 500
+        assert store.verify().ok
+
+
+def test_whole_file_that_is_shorter_than_its_pages_opens(path):
+    # Pages that were used and freed in one transaction are counted, and never written.
+    n_short = 0
+    for seed in range(8):
+        rng = random.Random(seed)
+        folder = path.with_name(f"store {seed}")
+        expected = {}
+        with open_store(folder) as store:
+            for _ in range(12):
+                with store.write() as txn:
+                    keys = [b"%d" % rng.randrange(500) for _ in range(rng.choice([1, 10, 200]))]
+                    for key in keys:
+                        expected[key] = b"x" * rng.choice([10, 3000, 50_000])
+                        txn.put(key, expected[key])
+                    for key in set(rng.sample(keys, rng.randrange(len(keys) + 1))):
+                        txn.delete(key)
+                        del expected[key]
+        with lmdb.open(str(folder), readonly=True, lock=False, max_dbs=9) as env:
+            n_short += (env.info()["last_pgno"] + 1) * 4096 > (folder / "data.mdb").stat().st_size
+        with open_store(folder) as store:
+            assert dict(store) == expected
+    assert n_short
