@@ -28,13 +28,16 @@ import fcntl
 import os
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
 from dlbf.errors import StoreError
 from dlbf.kernels.filelock import FileLock
 from dlbf.kernels.hashing import checksum64
+from dlbf.storage.room import open_or_make
 
 __all__ = ["ADDING", "NOTHING", "REMOVING", "LockFile", "Note", "boot_id"]
 
@@ -53,8 +56,8 @@ USERS_BYTE = WRITER_BYTE + 1
 
 
 # Files open in this process.  A second descriptor must not be: closing any of them drops the process's locks.
-_open_here: dict[tuple[int, int], int] = {}
-_opening = threading.Lock()
+_open_here: "weakref.WeakValueDictionary[tuple[int, int], LockFile]" = weakref.WeakValueDictionary()
+_opening = threading.RLock()  # one that is collected meanwhile closes its file
 
 
 def boot_id() -> bytes | None:
@@ -108,17 +111,20 @@ class LockFile:
 
     def __init__(self, folder: Path, readonly: bool = False, timeout: float | None = None) -> None:
         self.path = folder / LOCK_FILE
+        # A file object: it closes its descriptor once, whatever interrupts that, and when it is collected.
+        self._file: FileIO | None = None
         self._fd = -1
+        self._process = os.getpid()
         self._writer = FileLock(-1, WRITER_BYTE, folder)
-        flags = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
         with _opening:
             found = self.path.stat() if self.path.exists() else None
-            if found is not None and _open_here.get((found.st_dev, found.st_ino)) == os.getpid():
+            other = _open_here.get((found.st_dev, found.st_ino)) if found is not None else None
+            if other is not None and other._is_open():
                 raise StoreError(f"{folder}: already open in this process; share that guard, or close it first")
-            self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
+            self._file = FileIO(self.path, "r" if readonly else "r+", opener=None if readonly else open_or_make)
+            self._fd = self._file.fileno()
             status = os.fstat(self._fd)
-            self._place = (status.st_dev, status.st_ino)
-            _open_here[self._place] = os.getpid()
+            _open_here[status.st_dev, status.st_ino] = self
         # Be the writer no more.  Compiled, so that no signal handler's exception comes before it has happened.
         self._writer = FileLock(self._fd, WRITER_BYTE, folder, timeout)
         self.unlock: Callable[[], object] = self._writer.release
@@ -128,18 +134,18 @@ class LockFile:
 
     def close(self) -> None:
         """Let go of the file and its locks."""
-        if self._fd >= 0:
+        if self._file is not None and not self._file.closed:
             with _opening:
                 self._writer.close()
-                # Never twice: by then the number may be another file's.
-                number, self._fd = self._fd, -1
-                try:
-                    os.close(number)
-                finally:
-                    _open_here.pop(self._place, None)
+                self._fd = -1
+                self._file.close()
+
+    def _is_open(self) -> bool:
+        return self._file is not None and not self._file.closed and self._process == os.getpid()
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_writer"):  # else its making was interrupted
+            self.close()
 
     # --- locks
 

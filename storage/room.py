@@ -33,7 +33,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["WRITER_BYTE", "Room", "is_full", "reserve_lock_file", "room_left"]
+__all__ = ["WRITER_BYTE", "Room", "is_full", "open_or_make", "reserve_lock_file", "room_left"]
 
 # Which byte is locked by the process that writes; no file is that long.
 WRITER_BYTE = 1 << 62
@@ -80,7 +80,7 @@ class Room:
             if mapped:
                 self._check_system()
                 self._check_file_system()
-            self._file = FileIO(path, "r+", opener=_open_or_make if mapped else None)
+            self._file = FileIO(path, "r+", opener=open_or_make if mapped else None)
             _open_rooms.add(self)
             self._lock()
             self.turns = FileLock(self._file.fileno(), WRITER_BYTE, path.parent, timeout, advisory=True)
@@ -221,7 +221,8 @@ def room_left(path: Path) -> str:
     return f"the file system on {place} has {disk.f_bavail * disk.f_frsize:,} bytes free"
 
 
-def _open_or_make(path: str, flags: int) -> int:
+def open_or_make(path: str, flags: int) -> int:
+    """An opener for ``FileIO``: the file is made, empty, if it does not exist."""
     return os.open(path, flags | os.O_CREAT, 0o644)
 
 
