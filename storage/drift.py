@@ -6,6 +6,9 @@ from dlbf.filters.base import Filter
 from dlbf.storage import generations
 from dlbf.storage.commits import Commits
 from dlbf.storage.figures import NO_MODEL
+from dlbf.storage.layout import BuildInfo
+from dlbf.storage.ledger import Ledger
+from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.observing import observed_rate
 from dlbf.storage.report import Drift
 from dlbf.storage.samples import DELETABILITY, LEAST_KEYS, LEAST_NEGATIVES, absent_now, sample_keys
@@ -32,43 +35,33 @@ def drift(commits: Commits, estimate: bool) -> Drift:
     with environment.reading() as txn:
         n_keys = commits.source.count_cheaply(txn, filter)
         n_misses = txn.stat(environment.dbs.misses)["entries"] + commits.traffic.n_samples
-        traffic = commits.log.read_traffic(txn)
-        build = commits.log.read_build(txn)
+        traffic, build = commits.log.read_traffic(txn), commits.log.read_build(txn)
     target = ledger.settings.info.fpr
     if filter is not None:
         traffic = commits.traffic.observed(traffic, ledger.generation)
     rate, low = observed_rate(traffic)
     built_keys = build.keys if build is not None else 0
-    learned = filter is not None and bool(getattr(filter, "model_bytes", 0))
-    reasons = []
+    learned = has_model(filter)
     now_bytes = filter.nbytes if filter is not None else 0
-    then_bytes, would_learn = now_bytes, learned
+    then_bytes, would_learn = 0, learned
+    reasons = []
     if filter is None:
         reasons.append(f"the filter cannot be used, every read goes to the data: {reason or state}")
-        then_bytes = 0
     else:
         then_bytes = _tight_bytes(filter, n_keys, target, ledger.settings.secret)
-        # A learned store that emptied and filled again has a plain filter: what was tried before does not count.
-        lost_model = build is not None and build.model != NO_MODEL and not learned
-        tried = build is not None and 2 * build.negatives >= n_misses and 2 * build.keys >= n_keys and not lost_model
-        may_learn = not learned and not tried and n_keys >= LEAST_KEYS and n_misses >= LEAST_NEGATIVES
-        if estimate and may_learn:
+        if estimate and _may_learn(filter, build, n_keys, n_misses):
             share = _learned_share(commits, n_keys, n_misses, target)
-            if share < 1:
-                then_bytes, would_learn = int(share * then_bytes), True
+            then_bytes, would_learn = int(share * then_bytes), share < 1
     saving = max(0, now_bytes - then_bytes)
-    keys_then: float = built_keys
-    if build is None or build.generation != ledger.generation:
-        # Grown since: its room is there for the keys to come, and without it the next ones would ask for it again.
-        keys_then = ledger.sizes.capacity / (generations.LEARNED_GROWTH if learned else generations.GROWTH)
-    changed = n_keys <= (1 - LEAST_CHANGE) * keys_then or (would_learn and not learned)
+    learns_now = would_learn and not learned
     if low > TOLERATED * target:
         reasons.append(
             f"false positives: {rate:.3%} of {traffic.absent:,} absent lookups (at least {low:.3%}); "
             f"the target is {target:.3%}"
         )
-    if saving >= LEAST_SAVED_BYTES and saving >= LEAST_SAVING * now_bytes and changed and n_keys:
-        how = "with a model" if would_learn and not learned else "at the right size"
+    pays = saving >= LEAST_SAVED_BYTES and saving >= LEAST_SAVING * now_bytes and n_keys
+    if pays and (learns_now or n_keys <= (1 - LEAST_CHANGE) * _keys_then(ledger, build)):
+        how = "with a model" if learns_now else "at the right size"
         reasons.append(f"memory: a filter {how} takes about {saving:,} bytes less ({saving / now_bytes:.0%})")
     if learned and built_keys and ledger.added + ledger.deleted >= built_keys:
         reasons.append(
@@ -95,6 +88,29 @@ def drift(commits: Commits, estimate: bool) -> Drift:
         would_learn=would_learn,
         misses=n_misses,
     )
+
+
+def has_model(filter: Filter | None) -> bool:
+    """Whether there is a filter, and it has a model."""
+    return bool(getattr(filter, "model_bytes", 0))
+
+
+def _may_learn(filter: Filter, build: BuildInfo | None, n_keys: int, n_misses: int) -> bool:
+    """Whether a model might pay that nobody has tried yet."""
+    if has_model(filter) or n_keys < LEAST_KEYS or n_misses < LEAST_NEGATIVES:
+        return False
+    # A learned store that emptied and filled again has a plain filter: what was tried before does not count.
+    lost_model = build is not None and build.model != NO_MODEL
+    return build is None or lost_model or 2 * build.negatives < n_misses or 2 * build.keys < n_keys
+
+
+def _keys_then(ledger: Ledger[Txn], build: BuildInfo | None) -> float:
+    """The number of keys that the filter was made for."""
+    if build is not None and build.generation == ledger.generation:
+        return build.keys
+    # Grown since: its room is there for the keys to come, and without it the next ones would ask for it again.
+    learned = has_model(ledger.filter)
+    return ledger.sizes.capacity / (generations.LEARNED_GROWTH if learned else generations.GROWTH)
 
 
 def _tight_bytes(filter: Filter, n_keys: int, fpr: float, secret: bytes | None) -> int:

@@ -149,8 +149,8 @@ class Environment(EnvironmentCore):
                 "this transaction has been stored, and everything before it is; make room, and run it again"
             ) from error
 
-    def let_go(self) -> None:
-        """Close everything; what an exception has interrupted is done when it is called again."""
+    def leave(self) -> None:
+        """Count as closed; LMDB's map stays for who is reading it."""
         if self.handle is not None:
             if not self.was_forked():
                 self.keep_reads(False)
@@ -158,6 +158,10 @@ class Environment(EnvironmentCore):
             self.handle = None
         self.word.detach()
         self.detach()
+
+    def let_go(self) -> None:
+        """Close everything; what an exception has interrupted is done when it is called again."""
+        self.leave()
         if self._meta_map is not None:
             self._meta_map.close()
             self._meta_map = None

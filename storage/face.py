@@ -432,11 +432,13 @@ class Face(LookupCore):
 
     def _let_go(self) -> None:
         """Close everything; what an exception has interrupted is done when it is called again."""
-        with contextlib.ExitStack() as stack:
-            # Another thread that has the lock may be reading the filter out of the map.  If it is this one a signal
-            # handler closes the store, and ends what it came into the middle of.
-            with contextlib.suppress(StoreError):
-                stack.enter_context(Held(self.ledger.lock))
+        if self.ledger.lock.is_mine():
+            # A signal handler closes the store while this thread reads the filter out of the map, and may go on with
+            # that: the map stays until this is called again, or everything is collected.
+            self.ledger.withdraw()
+            self._environment.leave()
+            return
+        with Held(self.ledger.lock):  # another thread that has it may be reading the filter, too
             self.ledger.withdraw()
             self._environment.let_go()
 

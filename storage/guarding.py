@@ -12,9 +12,8 @@ there: an entry for nothing is harmless, taking one out twice is not.
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 from dlbf.errors import DlbfError, StoreError
 from dlbf.filters.base import Filter
@@ -22,7 +21,7 @@ from dlbf.kernels.filelock import Busy
 from dlbf.kernels.journal import OperationLog, read_record
 from dlbf.kernels.journal import operations as operations_of
 from dlbf.kernels.ledger import ABSENT, UNKNOWN
-from dlbf.kernels.locks import Held
+from dlbf.kernels.locks import Held, OwnLock
 from dlbf.storage import generations, steps
 from dlbf.storage.build import Builder
 from dlbf.storage.commits import Commits
@@ -62,7 +61,7 @@ class GuardedWrites:
         self.sync = sync
         self._boot = boot
         # Whether a change is under way is what this lock says itself, so that no interruption can make it wrong.
-        self.mutex: Any = threading.RLock()
+        self.mutex = OwnLock()
         # Called when the engine has refused a write: it may have become another directory's.
         self.on_refusal: Callable[[], object] = bool
 
@@ -104,11 +103,11 @@ class GuardedWrites:
 
     def within(self, part: Callable[[*Arguments], Result], /, *arguments: *Arguments, wait: bool = True) -> Result:
         """Do a part of a change, or the same by itself; whoever calls this knows which, and is no signal handler."""
-        return part(*arguments) if self.mutex._is_owned() else self.alone(part, *arguments, wait=wait)
+        return part(*arguments) if self.mutex.is_mine() else self.alone(part, *arguments, wait=wait)
 
     def refuse_within_change(self) -> None:
         """Raise if this thread is in the middle of a change."""
-        if self.mutex._is_owned():
+        if self.mutex.is_mine():
             raise StoreError(
                 "this thread is in the middle of a change through the guard; a signal handler or a finalizer, or the "
                 "engine itself, cannot make another one then. Do it later"

@@ -14,7 +14,7 @@ from functools import partial
 from io import FileIO
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import lmdb
 
@@ -33,7 +33,7 @@ from dlbf.storage.lmdbsource import LmdbSource
 from dlbf.storage.parts import Options, checked_path, open_parts
 from dlbf.storage.report import Verification
 from dlbf.storage.secret import make_secret
-from dlbf.storage.transactions import Snapshot, WriteTransaction
+from dlbf.storage.transactions import Snapshot, WriteTransaction, put_all
 from dlbf.storage.verify import verify
 
 __all__ = ["Store"]
@@ -193,21 +193,7 @@ class Store(StoreCore, Face, MutableMapping[bytes, bytes]):
 
     def update(self, other: Items = (), /, **more: bytes) -> None:
         """Store many items, in one transaction."""
-        items = chain(as_items(other), more.items())
-        while True:
-            made: list[Any] | None = None
-            try:
-                with self.write() as txn:
-                    made = txn._redo  # kept where another process can come in between; the transaction lets go of it
-                    for key, value in items:
-                        txn.put(key, value)
-                return
-            except Overtaken as error:
-                if made is None:
-                    raise
-                # Nothing of it depends on what another process has written meanwhile.
-                log.debug("%s: %s", self.path, error)
-                items = chain(made, items)
+        put_all(self._commits, chain(as_items(other), more.items()))
 
     def _take(self, key: bytes) -> bytes | None:
         def take(txn: WriteTransaction) -> bytes | None:

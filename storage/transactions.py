@@ -1,6 +1,8 @@
 """Views of a store: a write transaction with its journal, and a snapshot of one moment."""
 
+import logging
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Self, TypeVar, overload
 
 import lmdb
@@ -12,7 +14,7 @@ from dlbf.kernels.ledger import ABSENT
 from dlbf.kernels.methods import own_methods
 from dlbf.storage import steps
 from dlbf.storage.commits import Commits
-from dlbf.storage.environment import Environment
+from dlbf.storage.environment import Environment, Overtaken
 from dlbf.storage.keys import Key, Value, as_key, as_value
 from dlbf.storage.layout import PLAIN_KEY_BYTES
 from dlbf.storage.ledger import Ledger
@@ -20,7 +22,9 @@ from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import Databases, count_keys, delete_long, get_any, is_plain, put_long, scan
 from dlbf.storage.traffic import Traffic
 
-__all__ = ["Snapshot", "WriteTransaction"]
+__all__ = ["Snapshot", "WriteTransaction", "put_all"]
+
+log = logging.getLogger("dlbf.storage")
 
 T = TypeVar("T")
 
@@ -344,3 +348,21 @@ class WriteTransaction(PutPath, _View):
         """Undo everything."""
         if not self._ended:
             self._end()
+
+
+def put_all(commits: Commits, items: Iterator[tuple[Key, Value]]) -> None:
+    """Store many items, in one transaction; again, if another process was faster."""
+    while True:
+        made: list[Any] | None = None
+        try:
+            with WriteTransaction(commits) as txn:
+                made = txn._redo  # kept where another process can come in between; the transaction lets go of it
+                for key, value in items:
+                    txn.put(key, value)
+            return
+        except Overtaken as error:
+            if made is None:
+                raise
+            # Nothing of it depends on what another process has written meanwhile.
+            log.debug("%s: %s", commits.environment.path, error)
+            items = chain(made, items)

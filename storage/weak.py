@@ -4,17 +4,21 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+from dlbf.errors import StoreError
+
 __all__ = ["weakly"]
 
 Method = TypeVar("Method", bound=Callable[..., object])
 
 
 def weakly(method: Method) -> Method:
-    """The same method; nothing happens when its object is gone."""
+    """The same method; StoreError when its object is gone."""
     reference = weakref.WeakMethod(method)
 
     def call(*arguments: object, **options: object) -> object:
         alive = reference()
-        return None if alive is None else alive(*arguments, **options)
+        if alive is None:
+            raise StoreError("the store or guard that this belonged to is gone; keep it as long as its parts are used")
+        return alive(*arguments, **options)
 
     return cast(Method, call)

@@ -30,7 +30,7 @@ cpdef commit_change(
     cdef uint64_t flags = RECORD_REMOVED if operations.n_removed else 0
     cdef bytes record = operations.record(position, ledger.generation, flags)
     log.commit(writes, txn, position, record)
-    ledger._follow_own(position, record, operations.n_added + operations.n_removed)
+    ledger.follow_own(position, record, operations.n_added + operations.n_removed)
     reached("filter-applied")
 
 

@@ -55,7 +55,7 @@ cdef class LedgerCore:
     cdef void _withdraw(self) noexcept
     cdef void _drop(self) noexcept
     cpdef bint follow(self, uint64_t position, record, Py_ssize_t n_operations) except -1
-    cdef int _follow_own(self, uint64_t position, bytes record, Py_ssize_t n_operations) except -1
+    cdef int follow_own(self, uint64_t position, bytes record, Py_ssize_t n_operations) except -1
 
 
 cdef inline uint64_t word_newest(Word word) noexcept nogil:

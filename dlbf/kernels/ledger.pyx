@@ -146,7 +146,7 @@ cdef class LedgerCore:
             self.removed = position
         return True
 
-    cdef int _follow_own(self, uint64_t position, bytes record, Py_ssize_t n_operations) except -1:
+    cdef int follow_own(self, uint64_t position, bytes record, Py_ssize_t n_operations) except -1:
         """The same for a commit of this process, if nobody else is at it: then they, or the next reader, catch up."""
         if self.lock.acquire(False):
             try:

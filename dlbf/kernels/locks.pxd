@@ -13,3 +13,8 @@ cdef class LedgerLock:
 
     cpdef bint acquire(self, bint blocking=*) except -1
     cpdef release(self)
+
+
+cdef class OwnLock:
+    cdef object lock
+    cdef uint64_t owner          # thread that has it; 0: none

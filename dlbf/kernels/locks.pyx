@@ -88,9 +88,29 @@ cdef class LedgerLock:
         while unlikely(len(self.waiting) > 0):
             self.waiting.pop().release()
 
-    def __enter__(self):
-        self.acquire()
-        return self
+    def is_mine(self):
+        """Whether this thread has it."""
+        return self.held and self.owner == PyThread_get_thread_ident()
 
-    def __exit__(self, *exc_info):
-        self.release()
+
+cdef class OwnLock:
+    """A lock that a thread can ask whether it is its own, whatever signal handlers have interrupted."""
+
+    def __cinit__(self):
+        self.lock = allocate_lock()
+
+    def acquire(self, bint blocking=True, double timeout=-1):
+        """Take it; False if somebody has it and the caller does not want to wait (so long)."""
+        if not self.lock.acquire(blocking, timeout):
+            return False
+        self.owner = PyThread_get_thread_ident()
+        return True
+
+    def release(self):
+        """Give it back."""
+        self.owner = 0
+        self.lock.release()
+
+    def is_mine(self):
+        """Whether this thread has it."""
+        return self.owner == PyThread_get_thread_ident()

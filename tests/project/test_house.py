@@ -15,12 +15,12 @@ import house_layers
 CEILINGS = {
     house.CYCLES: 0,  # aim 0
     house.LAYERS: 0,  # aim 0
-    house.PRIVATE: 4,  # aim 0
+    house.PRIVATE: 0,  # aim 0
     house.FIELDS: 1,  # aim 0
     house.NAMES: 1,  # aim 0
     house.PYTHON: 0,  # aim 0
     house.CYTHON: 0,  # aim 0
-    house.FUNCTIONS: 7,  # aim 5
+    house.FUNCTIONS: 6,  # aim 5
     house.ANY: 180,  # aim 80
 }
 

@@ -22,7 +22,7 @@ from support.racing import close_under, start, twins_of
 
 from dlbf.capi import FilterReader
 from dlbf.errors import StoreError
-from dlbf.kernels.locks import LedgerLock
+from dlbf.kernels.locks import Held, LedgerLock
 from dlbf.storage import Guard, Store, build, generations, ledger, lmdblog, steps
 from dlbf.storage import store as store_module
 from dlbf.storage.environment import BEGIN_ERRORS
@@ -106,7 +106,7 @@ def test_lock_of_the_replica_lets_one_thread_in_at_a_time_and_forgets_none():
 
     def work(number):
         for _ in range(200):
-            with lock:
+            with Held(lock):
                 inside.append(number)
                 time.sleep(0)  # others run here, and wait
                 assert inside == [number]
@@ -145,7 +145,7 @@ def test_signal_handler_of_a_thread_that_waits_for_the_replica_may_take_it_or_gi
 
     def take(*_):
         handled.set()
-        with lock:
+        with Held(lock):
             log.append("handler")
 
     def give_up(*_):
@@ -157,7 +157,7 @@ def test_signal_handler_of_a_thread_that_waits_for_the_replica_may_take_it_or_gi
         thread = threading.Thread(target=hold)
         thread.start()
         ready.wait()
-        with lock:
+        with Held(lock):
             log.append("waited")
         thread.join()
         assert log == ["given back", "handler", "waited"]
@@ -441,6 +441,51 @@ def test_signal_handler_may_close_the_store_and_end_the_process_while_the_filter
     with pytest.raises(SystemExit):
         store.get(b"k1")
     assert store.state == "closed"
+
+
+CLOSING_HANDLER = """
+import sys
+from dlbf.errors import StoreError
+from dlbf.storage import Store, lmdblog
+store = Store(sys.argv[1], sync="none")
+real = lmdblog.aligned_zeros
+
+def handler(n_bytes):
+    lmdblog.aligned_zeros = real
+    store.close()
+    return real(n_bytes)
+
+lmdblog.aligned_zeros = handler
+try:
+    store.get(b"k1")
+except StoreError as error:
+    print("closed" if "closed" in str(error) else error)
+print(store.state)
+store.close()  # and now the map goes
+with Store(sys.argv[1], sync="none") as store:
+    print(len(store), store.verify().ok)
+"""
+
+
+def test_signal_handler_may_close_the_store_and_go_on_while_the_filter_is_read(path):
+    with open_store(path) as store:
+        store.update((b"k%d" % i, b"") for i in range(5000))
+    ran = subprocess.run([sys.executable, "-c", CLOSING_HANDLER, path], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.split("\n")[-3:] == ["closed", "5000 True", ""]
+
+
+def test_single_changes_are_quick_where_no_absent_keys_are_sampled(path):
+    with open_store(path, sample_misses=False) as store:
+        for i in range(200):
+            store[b"%d" % i] = b""
+        changes = peek.changes(store)
+        before = changes.n_allowed
+        assert before > 50
+        for i in range(20):
+            store[b"new %d" % i] = b""
+            del store[b"%d" % i]
+        assert changes.n_allowed == before - 40  # what is not quick would have set it anew
 
 
 @pytest.mark.parametrize("name", ["dlbf-loader", "dlbf-misses"])
