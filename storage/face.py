@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, overload
@@ -243,7 +243,8 @@ class Face(LookupCore):
         model: "str | Model | None" = "auto",
         fpr: float | None = None,
         deletability: float | None = None,
-        adversarial_fpr: float = 1.0,
+        adversarial_fpr: float | None = None,
+        groups: str | Callable[[bytes], Hashable] | None = None,
         dry_run: bool = False,
         if_needed: bool = False,
         allow_false_negatives: bool = False,
@@ -267,8 +268,12 @@ class Face(LookupCore):
         deletability : float, optional
             Least share of deleted keys that then answer "absent" without reading the data; 0.9 by default, what costs
             3.3 bits per key.  A store that hardly deletes, or is hardly asked for what it deleted, takes 0.
-        adversarial_fpr : float
-            Largest rate for somebody who can make keys that look like stored ones.
+        adversarial_fpr : float, optional
+            The worst case: the largest rate for keys made to look like stored ones, deleted keys and traffic unlike
+            that learnt; ``1 - deletability`` if not given.
+        groups : "host" or callable, optional
+            Hold out whole groups of absent keys, as for ``dlbf.LearnedFilter.fit``: the rate is then measured on hosts
+            (or whatever the function tells of a key) that were not learnt from.
         dry_run : bool
             Learn and plan, and change nothing.
         if_needed : bool
@@ -313,7 +318,7 @@ class Face(LookupCore):
         if self.readonly:
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to rebuild")
         self._before_rebuild()
-        wishes = Wishes(design, model, fpr, deletability, adversarial_fpr, allow_false_negatives)
+        wishes = Wishes(design, model, fpr, deletability, adversarial_fpr, allow_false_negatives, groups)
         return rebuild(self._commits, wishes, negatives, dry_run=dry_run, if_needed=if_needed, progress=progress)
 
     def _before_rebuild(self) -> None:

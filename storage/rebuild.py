@@ -12,7 +12,7 @@ a time, which is what uses a second core; scanning and filling are one thread ea
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
@@ -35,6 +35,7 @@ from dlbf.storage.verify import check_meta, unknown_meta
 from dlbf.theory.designs import get_design
 
 if TYPE_CHECKING:
+    from dlbf.learned import Explanation
     from dlbf.learned.filter import LearnedFilter
     from dlbf.learned.preparing import Prepared
     from dlbf.models import Model
@@ -82,8 +83,9 @@ class Wishes:
     model: "str | Model | None"
     fpr: float | None
     deletability: float | None
-    adversarial_fpr: float
+    adversarial_fpr: float | None
     allow_false_negatives: bool
+    groups: str | Callable[[bytes], Hashable] | None = None
 
 
 def rebuild(
@@ -130,8 +132,7 @@ def rebuild(
             prepared = learn(sampled, absent, wishes, target, settings.secret, n_keys, report, notes)
         n_keys = max(n_keys, len(sampled))
     empty = choose(prepared, wishes.design, n_keys, target, settings.secret, notes)
-    if prepared is not None and empty is not prepared.filter:
-        prepared = None
+    prepared = prepared if prepared is not None and empty is prepared.filter else None
     result = RebuildReport(
         done=False,
         reason="dry run" if dry_run else why,
@@ -145,6 +146,7 @@ def rebuild(
         negatives_from=source if absent else "none",
         phases=tuple(phases.seconds),
         notes=tuple(notes),
+        trade=prepared.filter.plan.trade() if prepared is not None else (),
     )
     return result if dry_run else put_in(commits, wishes, result, empty, prepared, phases)
 
@@ -161,10 +163,12 @@ def put_in(
     with phases.phase("build") as report:
         builder = filled(commits, empty, planned.keys, report)
     measured = math.nan
+    notes = planned.notes
     if prepared is not None and prepared.held:
         with phases.phase("measure"):
             learned = prepared.measured(cast("LearnedFilter", builder.filter))  # as ``prepared.filter`` was
             builder.filter, measured = learned, learned.plan.measured_fpr or 0.0
+            notes += shifts(learned.plan)
     with phases.phase("switch") as report:
         switch(commits, builder, planned, measured, sum(s for _, s in phases.seconds), wishes.allow_false_negatives)
         report(1, 1)
@@ -175,7 +179,15 @@ def put_in(
         keys=len(filter),
         after=figures(filter, len(filter), measured),
         phases=tuple(phases.seconds),
+        notes=notes,
     )
+
+
+def shifts(plan: "Explanation") -> tuple[str, ...]:
+    """What was measured on samples unlike the traffic, where nothing bounds it."""
+    if plan.adversarial_fpr < 0.5:
+        return ()
+    return tuple(f"no worst case asked for: {s.fpr:.2%} of {s.n_keys:,} {s.name} pass" for s in plan.shifted)
 
 
 def count(commits: Commits) -> int:
@@ -276,6 +288,7 @@ def learn(
                 model=wishes.model,
                 headroom=generations.REBUILD_ROOM,
                 secret=secret,
+                groups=wishes.groups,
             )
             prepared = prepare(
                 keys, absent, targets, stage, n_keys=max(n_keys, len(keys)), spare=SPARE_SIGMAS, compare=False

@@ -6,6 +6,7 @@ from typing import Any
 
 from dlbf.plain import plain_data
 from dlbf.storage.generations import MIN_CAPACITY
+from dlbf.theory.trade import Trade, trade_lines
 
 __all__ = ["Drift", "FilterFigures", "RebuildReport", "Stats", "Verification"]
 
@@ -209,6 +210,8 @@ class RebuildReport:
         Seconds per phase, in order.
     notes : tuple of str
         What an operator should know.
+    trade : tuple of dlbf.theory.Trade
+        What a lower or a higher worst case would cost with the same model; empty without one.
 
     Examples
     --------
@@ -233,6 +236,7 @@ class RebuildReport:
     negatives_from: str = "none"
     phases: tuple[tuple[str, float], ...] = ()
     notes: tuple[str, ...] = ()
+    trade: tuple[Trade, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -297,6 +301,7 @@ class RebuildReport:
                 f"learnt from {self.sampled_keys:,} keys and {self.negatives:,} absent ones ({self.negatives_from}), "
                 f"{self.held_out:,} of these held out to measure"
             )
+        lines.extend(trade_lines(self.trade))
         if self.phases:
             lines.append("  ".join(f"{name} {seconds:.1f} s" for name, seconds in self.phases))
         lines.extend(f"note: {note}" for note in self.notes)

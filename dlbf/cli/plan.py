@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+import numpy.typing as npt
 
 from dlbf.theory import Plan, plan
 from dlbf.theory.costs import COUNTER_WIDTHS
 from dlbf.theory.designs import DESIGNS, MANY, Design
+from dlbf.theory.shares import two_regions
+from dlbf.theory.trade import trade, trade_lines
 
 __all__ = ["command"]
+
+Floats = npt.NDArray[np.float64]
 
 
 def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> list[float] | None:
@@ -37,7 +43,7 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> l
 @click.option(
     "--deletability", type=float, default=0.0, help="Least chance that the first key removed answers 'absent'."
 )
-@click.option("--adversarial-fpr", type=float, default=1.0, help="Largest rate for forged scores.")
+@click.option("--adversarial-fpr", type=float, help="Largest rate for forged scores; 1 - deletability.")
 @click.option("--counter-bits", type=int, default=4, help=f"Counter width: {', '.join(map(str, COUNTER_WIDTHS))}.")
 @click.option("--deletions", type=float, default=0.1, help="Share of the keys that will be removed.")
 @click.option("--model-bits-per-key", type=float, default=0.0, help="Size of the model.")
@@ -62,7 +68,8 @@ def command(
 ) -> None:
     """What every design costs and delivers for a model of your quality.
 
-    Name DESIGNS to see only those.  Without a model only the designs that need none are shown.
+    Name DESIGNS to see only those; `auto` alone also shows what a lower worst case would cost.  Without a model only
+    the designs that need none are shown.
 
     \b
     dlbf plan --model-fpr 0.01 --model-fnr 0.5 --bits-per-key 20
@@ -93,6 +100,12 @@ def command(
         click.echo("\n".join(map(str, plans)))
     else:
         _table(rows, plans, settings["counter_bits"])
+        if has_model and designs == ("auto",):
+            if key_shares is None or query_shares is None:
+                shares = two_regions(quality["model_fpr"], quality["model_fnr"])
+            else:
+                shares = np.array(key_shares), np.array(query_shares)
+            _trade(*shares, fpr, bits_per_key, settings["model_bits_per_key"])
 
 
 def _places(row: Design, found: Plan) -> str:
@@ -159,6 +172,15 @@ def _table(rows: list[Design], plans: list[Plan], counter_bits: int) -> None:
         style="dim",
         highlight=False,
     )
+
+
+def _trade(keys: Floats, queries: Floats, fpr: float | None, bits_per_key: float | None, model_bits: float) -> None:
+    """What a lower worst case costs ``auto``, as a small table below the other."""
+    rows = trade(
+        key_shares=keys, query_shares=queries, fpr=fpr, bits_per_key=bits_per_key, model_bits_per_key=model_bits
+    )
+    if lines := trade_lines(rows):
+        click.echo("\nauto, by worst case:\n" + "\n".join(lines))
 
 
 def _figures(folder: Path, only: str) -> None:

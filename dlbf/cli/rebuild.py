@@ -35,7 +35,8 @@ PHASES = {
 @click.option("--model", type=click.Choice(["auto", *KINDS]), default="auto", show_default=True, help="Which model.")
 @click.option("--fpr", type=float, help="A new target rate.")
 @click.option("--deletability", type=float, help="Least share of deleted keys that answer 'absent'; 0.9 for auto.")
-@click.option("--adversarial-fpr", type=float, default=1.0, show_default=True, help="Largest rate for forged keys.")
+@click.option("--adversarial-fpr", type=float, help="Worst case: largest rate for forged keys; 1 - deletability.")
+@click.option("--group-by", "groups", type=click.Choice(["host"]), help="Hold out whole groups of absent keys.")
 @click.option("--allow-false-negatives", is_flag=True, help="Accept a design that may deny a stored key.")
 @click.option("--dry-run", is_flag=True, help="Learn and plan, and change nothing.")
 @click.option("--if-needed", is_flag=True, help="Only if it is due (see `dlbf info`).")
@@ -51,7 +52,8 @@ def command(
     model: str,
     fpr: float | None,
     deletability: float | None,
-    adversarial_fpr: float,
+    adversarial_fpr: float | None,
+    groups: str | None,
     allow_false_negatives: bool,
     dry_run: bool,
     if_needed: bool,
@@ -87,7 +89,7 @@ def command(
         with Store(path, create=False, secret=secret, sample_misses=False) as store, bar:
             report = store.rebuild(
                 absent, design, model=model, fpr=fpr, deletability=deletability, adversarial_fpr=adversarial_fpr,
-                dry_run=dry_run, if_needed=if_needed, allow_false_negatives=allow_false_negatives,
+                groups=groups, dry_run=dry_run, if_needed=if_needed, allow_false_negatives=allow_false_negatives,
                 progress=_shower(bar),
             )  # fmt: skip
     except KeyboardInterrupt:

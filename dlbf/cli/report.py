@@ -13,6 +13,7 @@ from dlbf.cli.console import terminal
 from dlbf.cli.reading import input_options, read_key_batches, read_secret
 from dlbf.cli.stores import open_store
 from dlbf.filters.writing import write_file
+from dlbf.theory import get_design
 
 __all__ = ["command"]
 
@@ -27,7 +28,7 @@ BATCH_KEYS = 1 << 16
 @click.option(
     "--deletability", type=float, default=0.9, show_default=True, help="Least share of removed keys that is forgotten."
 )
-@click.option("--adversarial-fpr", type=float, default=1.0, show_default=True, help="Largest rate for forged keys.")
+@click.option("--adversarial-fpr", type=float, help="Worst case: largest rate for forged keys; 1 - deletability.")
 @click.option(
     "--sample", type=click.IntRange(1), default=1_000_000, show_default=True, help="Most keys to use of a file."
 )
@@ -44,7 +45,7 @@ def command(
     output: Path | None,
     fpr: float | None,
     deletability: float,
-    adversarial_fpr: float,
+    adversarial_fpr: float | None,
     sample: int,
     quick: bool,
     no_examples: bool,
@@ -112,7 +113,8 @@ def command(
         negatives = gather(name, found, sample, seed + 1)
         inputs = prepare(keys, replace(negatives, is_store=is_store and negatives_file is None))
         try:
-            targets = Targets(0.01 if fpr is None else fpr, deletability, adversarial_fpr, secret, seed)
+            worst = get_design("auto").worst_case(deletability, adversarial_fpr)
+            targets = Targets(0.01 if fpr is None else fpr, deletability, worst, secret, seed)
             figures = collect(inputs, targets, examples=not no_examples, quick=quick, say=report)
         except (ValueError, ImportError) as error:
             raise click.ClickException(str(error)) from error

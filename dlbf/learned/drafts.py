@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from dlbf.learned.assembly import DELETED, INITIAL, MEMBER, Part, composite_bytes
 from dlbf.learned.composite import Composite
-from dlbf.learned.explanation import Alternative, Explanation, Region
+from dlbf.learned.explanation import Alternative, Explanation, Region, Shifted
 from dlbf.learned.layouts import Layout
 from dlbf.learned.regions import predicted_rates
 from dlbf.theory import Plan, get_design
@@ -33,6 +33,7 @@ class Draft:
     alternatives: list[Alternative]
     notes: list[str]
     bins: tuple[tuple[float, float], ...]
+    shifted: tuple[tuple[str, list[bytes]], ...] = ()  # samples unlike what was learnt, with their names
 
     @property
     def capacity(self) -> int:
@@ -89,6 +90,15 @@ class Draft:
             warnings=tuple(self.notes),
             bins=self.bins,
             held_out=len(self.held),
+            shifted=self._shifted(filled),
+        )
+
+    def _shifted(self, filled: Composite | None) -> tuple[Shifted, ...]:
+        """What the filter lets pass of samples unlike those it learnt from."""
+        if filled is None:
+            return ()
+        return tuple(
+            Shifted(name, len(sample), float(filled.contains_many(sample).mean())) for name, sample in self.shifted
         )
 
     def _shares(self) -> tuple[Floats, Floats]:

@@ -3,10 +3,13 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dlbf.plain import plain_data
+from dlbf.theory import WORST_CASES, Trade, trade, trade_lines
 from dlbf.theory import plan as theory_plan
 
-__all__ = ["Alternative", "Explanation", "Region"]
+__all__ = ["Alternative", "Explanation", "Region", "Shifted"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,15 @@ class Alternative:
 
 
 @dataclass(frozen=True)
+class Shifted:
+    """What passes of a sample unlike what the model learnt from."""
+
+    name: str
+    n_keys: int
+    fpr: float
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The plan of a learned filter: ``lf.plan``.
 
@@ -57,6 +69,8 @@ class Explanation:
         planned with.
     held_out : int
         Number of negatives held out.
+    shifted : tuple of Shifted
+        What was measured on samples unlike the traffic that was learnt: the risk that ``adversarial_fpr`` bounds.
 
     Examples
     --------
@@ -91,6 +105,7 @@ class Explanation:
     warnings: tuple[str, ...] = ()
     bins: tuple[tuple[float, float], ...] = ()
     held_out: int = 0
+    shifted: tuple[Shifted, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -105,7 +120,41 @@ class Explanation:
         values["alternatives"] = tuple(Alternative(**other) for other in values["alternatives"])
         values["warnings"] = tuple(values["warnings"])
         values["bins"] = tuple((float(keys), float(queries)) for keys, queries in values.get("bins", ()))
+        values["shifted"] = tuple(Shifted(**sample) for sample in values.get("shifted", ()))
         return cls(**values)
+
+    def trade(self, worst_cases: tuple[float, ...] = WORST_CASES) -> tuple[Trade, ...]:
+        """What this model would cost with a lower or a higher worst case, the loosest first; one row is this filter.
+
+        Parameters
+        ----------
+        worst_cases : tuple of float
+            Values of ``adversarial_fpr``.
+
+        Returns
+        -------
+        tuple of Trade
+            Planned with the regions cut anew, for the rate (or the budget) of this filter; without a model only this
+            filter, for which all of them are the same.
+        """
+        this = Trade(self.fpr, self.adversarial_fpr, self.bits_per_key, chosen=True)
+        if not self.bins or not 0 < self.fpr < 1:
+            return (this,)
+        keys, queries = np.array(self.bins).T
+        asked = self.targets.get("adversarial_fpr") or 1.0
+        budget = self.targets.get("bits_per_key")
+        rows = trade(
+            key_shares=keys / keys.sum(),
+            query_shares=queries / queries.sum(),
+            fpr=self.fpr if budget is None else None,
+            bits_per_key=None if budget is None else self.bits_per_key,
+            model_bits_per_key=self.model_bits_per_key,
+            query_floor=1 / self.held_out if self.held_out else 0.0,
+            worst_cases=[worst for worst in worst_cases if not 0.7 < worst / asked < 1.4],
+        )
+        # Whoever is capped more loosely than this filter came out is not another choice.
+        others = [row for row in rows if not 0.7 < row.worst_case / self.adversarial_fpr < 1.4]
+        return tuple(sorted([this, *others], key=lambda row: -row.worst_case))
 
     def tradeoff(
         self,
@@ -163,6 +212,11 @@ class Explanation:
                 f"{bits:>9.2f}{region.fpr:>10.3%}{measured:>10}"
                 + (f"  deleted: {region.deleted_base}" if region.deleted_base else "")
             )
+        if table := trade_lines(self.trade()):
+            lines += ["", *table]
+        if self.shifted:
+            lines += ["", "measured on samples unlike the traffic that was learnt:"]
+            lines += [f"  {sample.fpr:>8.3%} of {sample.n_keys:,} {sample.name} pass" for sample in self.shifted]
         if self.alternatives:
             lines.append("")
             lines.append("not chosen:")

@@ -5,6 +5,7 @@ from typing import Any
 
 from dlbf.learned.composite import Composite
 from dlbf.learned.evaluation import Evaluation, evaluate
+from dlbf.learned.holding import Groups
 from dlbf.learned.preparing import fit
 from dlbf.learned.targets import Progress, Targets
 from dlbf.models import Model
@@ -39,7 +40,7 @@ class LearnedFilter(Composite):
         fpr: float | None = None,
         *,
         deletability: float | None = None,
-        adversarial_fpr: float = 1.0,
+        adversarial_fpr: float | None = None,
         design: str = "auto",
         model: str | Model | None = "auto",
         counter_bits: int | None = None,
@@ -49,6 +50,7 @@ class LearnedFilter(Composite):
         secret: bytes | None = None,
         random_state: int = 0,
         max_model_bytes: int | None = None,
+        groups: Groups | None = None,
         progress: bool | Progress | None = None,
     ) -> "LearnedFilter":
         """Learn from keys and absent keys, plan, build and fill.
@@ -66,8 +68,10 @@ class LearnedFilter(Composite):
             Least share of removed keys that answer "absent" afterwards.  A removed key still looks like a key, so this
             is what costs most: 0.9 (the default of ``auto``) needs at least 3.3 bits per key.  Other designs take what
             their plan gives unless asked.
-        adversarial_fpr : float
-            Largest rate for somebody who can forge any score (with ``secret``: but not the hash).
+        adversarial_fpr : float, optional
+            The worst case: the largest rate of any region, so of forged queries (with ``secret``: whoever cannot forge
+            the hash), deleted keys and traffic unlike ``negatives``.  ``1 - deletability`` if not given: 0.1 for
+            ``auto``.  1 lifts it, and says what then passes of a shifted sample; ``print(lf.plan)`` shows the trade.
         design : str
             ``"auto"``, or a name of ``dlbf.theory.DESIGNS``.
         model : str, Model or None
@@ -86,6 +90,10 @@ class LearnedFilter(Composite):
             Same input and state give the same filter.
         max_model_bytes : int, optional
             Largest model to consider.
+        groups : "host", callable or sequence, optional
+            Hold out whole groups of negatives, so that the rate is measured on groups that were never learnt from: the
+            host of a URL or e-mail address, a function of the key, or a label for each of ``negatives``.  Without it
+            the promise is for queries from groups like those learnt from, and new hosts may do worse.
         progress : bool or callable, optional
             ``callable(stage, fraction)``; True writes to standard error; by default only on a terminal.
 
@@ -111,6 +119,7 @@ class LearnedFilter(Composite):
             secret=secret,
             random_state=random_state,
             max_model_bytes=max_model_bytes,
+            groups=groups,
         )
         return fit(cls, keys, negatives, targets, progress)
 

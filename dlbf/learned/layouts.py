@@ -31,7 +31,7 @@ class Arguments(TypedDict, total=False):
     bits_per_key: float | None
     fpr: float | None
     deletability: float
-    adversarial_fpr: float
+    adversarial_fpr: float | None
     counter_bits: int
     deletions: float
     max_regions: int

@@ -16,6 +16,7 @@ from dlbf.learned.assembly import FLAG_HIDES_SCORE, FLAG_OWN_KEYS
 from dlbf.learned.composite import C, empty_composite, with_plan
 from dlbf.learned.drafts import Draft
 from dlbf.learned.explanation import Alternative
+from dlbf.learned.holding import ENOUGH_HITS, distinct, hold_out, new_heads, retouched, without
 from dlbf.learned.layouts import (
     MAX_REGIONS,
     Arguments,
@@ -33,10 +34,6 @@ from dlbf.theory.planner import AUTO_BASES
 
 __all__ = ["Prepared", "fit", "prepare"]
 
-# Negatives the model never sees: they choose the thresholds and measure the query shares.
-HELD_OUT_SHARE = 0.2
-# False positives expected among the held-out negatives below which a measured rate is not worth much (18 % error).
-ENOUGH_HITS = 30
 MAX_BINS = 1024
 # Bins kept in the plan, from which other targets are planned.
 KEPT_BINS = 96
@@ -52,7 +49,7 @@ def fit(
     """See ``dlbf.LearnedFilter.fit``."""
     report = _reporter(progress)
     report("reading keys", 0.0)
-    key_list = _distinct(_as_list(keys))
+    key_list = distinct(_as_list(keys))
     prepared = prepare(cls, key_list, negatives, targets, report)
     report("filling", 0.0)
     prepared.filter.update(key_list)
@@ -124,7 +121,7 @@ def prepare(
     targets, row = targets.with_defaults(), get_design(targets.design)
     report = _reporter(progress)
     # A key that was asked for often tells no more about others; and held out, it would have been learnt all the same.
-    given = _distinct(_as_list(negatives))
+    given = distinct(as_given := _as_list(negatives))
     if not key_list:
         raise ValueError("no keys to fit: pass at least one, or use a plain filter such as dlbf.CuckooFilter")
     notes: list[str] = []
@@ -133,14 +130,14 @@ def prepare(
         notes.append(text)
         warnings.warn(text, stacklevel=5)  # whoever called LearnedFilter.fit
 
-    negative_list = _without(given, key_list)
+    negative_list = without(given, key_list)
     if n_stored := len(given) - len(negative_list):
         note(
             f"{n_stored:,} of {len(given):,} negatives are among the keys, and were left out: a negative is a key that "
             "is asked for and absent" + ("" if negative_list else "; none is left to learn from")
         )
     goal = targets.fpr if targets.fpr is not None else 0.01
-    held, learnt = _hold_out(negative_list, goal, targets.random_state)
+    held, learnt, _ = hold_out(negative_list, goal, targets.random_state, targets.groups, as_given)
     scarce = len(held) * goal < ENOUGH_HITS
     if scarce and row.learned and (negative_list or not n_stored):
         needed = math.ceil(ENOUGH_HITS / goal / 0.5)
@@ -164,10 +161,22 @@ def prepare(
         raise ValueError(f"the design {plan.design!r} needs a model, and these keys gave none; use design='auto'")
     held_scores = _scores(layout.model, held, targets.secret, row.hides_score)
     held_regions = np.searchsorted(layout.thresholds(plan), held_scores, side="right")
-    draft = Draft(
-        layout, plan, layout.parts(plan), total, held, held_regions, _asked(targets), alternatives, notes, bins
-    )
+    shifted = _shifted(layout.model, targets, key_list, held, learnt)
+    parts, asked = layout.parts(plan), _asked(targets)
+    draft = Draft(layout, plan, parts, total, held, held_regions, asked, alternatives, notes, bins, shifted)
     return Prepared(_empty(cls, draft, targets), draft)
+
+
+def _shifted(
+    model: Model, targets: Targets, keys: list[bytes], held: list[bytes], learnt: list[bytes]
+) -> tuple[tuple[str, list[bytes]], ...]:
+    """Samples unlike what the model learnt from, each with its name."""
+    if model.kind == "none" or model.features is None or get_design(targets.design).hides_score:
+        return ()
+    samples = [("stored keys with two bytes changed", retouched(keys, targets.random_state))]
+    if not isinstance(targets.model, Model):  # what a model that was given has met is not known
+        samples.insert(0, ("held-out negatives with a new head", new_heads(held, learnt, model.features.split)))
+    return tuple((name, sample) for name, sample in samples if len(sample) >= ENOUGH_HITS)
 
 
 def _kept_bins(key_scores: Scores, held_scores: Scores) -> tuple[tuple[float, float], ...]:
@@ -192,17 +201,6 @@ def _empty(cls: type[C], draft: Draft, targets: Targets) -> C:
         cls, draft.parts, layout.thresholds(plan), layout.model, flags, draft.explain(None), draft.capacity, fpr,
         targets.secret,
     )  # fmt: skip
-
-
-def _hold_out(negatives: list[bytes], goal: float, random_state: int) -> tuple[list[bytes], list[bytes]]:
-    """Negatives that the model must not see, and those it learns from."""
-    # They are drawn here, so that the model cannot have seen them whoever trains it.
-    order = np.random.default_rng(random_state).permutation(len(negatives))
-    share = HELD_OUT_SHARE
-    if len(negatives) * share * goal < ENOUGH_HITS:
-        share = 0.5
-    n_held = round(len(negatives) * share)
-    return [negatives[i] for i in order[:n_held].tolist()], [negatives[i] for i in order[n_held:].tolist()]
 
 
 def _arguments(
@@ -276,23 +274,6 @@ def _as_list(keys: Iterable[Any]) -> list[Any]:
     if isinstance(keys, list) and all(type(key) is bytes for key in keys):
         return keys
     return read_keys(keys)
-
-
-def _distinct(keys: list[bytes]) -> list[bytes]:
-    """Each key once, in the order of first appearance."""
-    hashes = hash64_many(keys)
-    if len(np.unique(hashes)) == len(keys):
-        return keys
-    return list(dict.fromkeys(keys))
-
-
-def _without(negatives: list[bytes], keys: list[bytes]) -> list[bytes]:
-    """The negatives that are not among the keys."""
-    same_hash = np.isin(hash64_many(negatives), hash64_many(keys))
-    if not same_hash.any():
-        return negatives
-    stored = {negatives[i] for i in np.flatnonzero(same_hash).tolist()}.intersection(keys)
-    return [key for key in negatives if key not in stored]
 
 
 def _model(

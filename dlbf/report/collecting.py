@@ -133,7 +133,7 @@ def _compare(
     say("trade-offs", 0.8)
     lf = fitted.recommended
     planned = explanation or for_all_keys(lf.plan, lf.model.nbytes, n_keys)
-    tradeoff = trade_offs(planned, targets, quick)
+    tradeoff = trade_offs(planned, targets, quick, not fitted.for_comparison_only)
     equal = equal_forgetting(planned, targets, plain[0] if plain else None, drawn) if main.uses_model else None
     return Comparison(designs, plain, peers, drawn, tradeoff, equal)
 

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dlbf.plain import plain_data
+from dlbf.theory import Trade
 
 __all__ = [
     "Built",
@@ -206,6 +207,7 @@ class Tradeoff:
 
     deletability: list[PriceCurve]
     forged: list[Point]
+    worst_case: list[Trade]
 
 
 @dataclass(frozen=True)
@@ -409,6 +411,7 @@ class Figures:
             "tradeoff": Tradeoff(
                 [PriceCurve(curve["fpr"], _points(curve["points"])) for curve in tradeoff["deletability"]],
                 _points(tradeoff["forged"]),
+                [Trade(**row) for row in tradeoff["worst_case"]],
             ),
             "equal_forgetting": EqualForgetting(**data["equal_forgetting"]) if data["equal_forgetting"] else None,
             "scores": Scores(**data["scores"]) if data["scores"] else None,

@@ -122,25 +122,29 @@ def _coincide(points: Sequence[Point], others: Sequence[Point]) -> bool:
     )
 
 
-def trade_offs(explanation: Explanation, targets: Targets, quick: bool) -> Tradeoff:
-    """Bits per key for more or less forgetting, and for more or less resistance to forged keys."""
+def trade_offs(explanation: Explanation, targets: Targets, quick: bool, recommended: bool = True) -> Tradeoff:
+    """Bits per key for more or less forgetting, and for more or less resistance to forged keys.
+
+    ``recommended``: the explanation is that of the filter which the report recommends.
+    """
     rates = [targets.fpr]
     if not quick:
         rates = sorted({min(0.25, 5 * targets.fpr), targets.fpr, targets.fpr / 10}, reverse=True)
     deletabilities = tuple(sorted({*DELETABILITIES, targets.deletability}))
+    rows = [replace(row, chosen=row.chosen and recommended) for row in explanation.trade()]
     prices = [
         PriceCurve(rate, [(share, bits) for share, bits in points if math.isfinite(bits)])
         for rate, points in explanation.tradeoff(deletabilities, tuple(rates)).items()
     ]
-    return Tradeoff(prices, _forged_tradeoff(explanation, targets))
+    return Tradeoff(prices, _forged_tradeoff(explanation, targets), rows)
 
 
 def _forged_tradeoff(explanation: Explanation, targets: Targets) -> list[Point]:
-    """Bits per key of ``auto`` against the largest rate allowed to forged keys, the other targets kept."""
+    """Bits per key of ``auto`` against the largest rate allowed to forged keys, and so to removed ones."""
     shares = _shares(explanation)
     points = []
     for rate in sorted({*(r for r in FORGED_RATES if r >= targets.fpr), targets.adversarial_fpr}, reverse=True):
-        planned = plan("auto", fpr=targets.fpr, deletability=targets.deletability, adversarial_fpr=rate, **shares)
+        planned = plan("auto", fpr=targets.fpr, adversarial_fpr=rate, **shares)
         if planned.feasible:
             points.append((rate, planned.bits))
     return points

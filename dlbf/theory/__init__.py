@@ -31,12 +31,14 @@ from dlbf.theory.three_filter import (
     smallest_three_filters,
 )
 from dlbf.theory.thresholds import Thresholds, best_thresholds, cheapest_thresholds
+from dlbf.theory.trade import WORST_CASES, Trade, trade, trade_lines
 
 __all__ = [
     "ALL",
     "ALPHA",
     "DESIGNS",
     "MANY",
+    "WORST_CASES",
     "Allocation",
     "Cost",
     "Design",
@@ -46,6 +48,7 @@ __all__ = [
     "SharedArray",
     "ThreeFilters",
     "Thresholds",
+    "Trade",
     "allocate",
     "base_cost",
     "base_costs",
@@ -79,4 +82,6 @@ __all__ = [
     "slbf_2cbf_split",
     "smallest_budget",
     "smallest_three_filters",
+    "trade",
+    "trade_lines",
 ]

@@ -79,6 +79,21 @@ class Design:
         """Does it use a model?"""
         return self.regions != 1
 
+    def worst_case(self, deletability: float, adversarial_fpr: float | None) -> float:
+        """The largest rate for forged scores: what was asked for, or ``1 - deletability``.
+
+        A deleted key meets its region's rate as a forged one does, so the two targets are one; but not where the design
+        keeps the deleted keys themselves.
+
+        Examples
+        --------
+        >>> DESIGNS["auto"].worst_case(0.9, None), DESIGNS["auto"].worst_case(0.9, 1.0)
+        (0.1, 1.0)
+        """
+        if adversarial_fpr is not None:
+            return adversarial_fpr
+        return 1.0 if self.deleted else round(1.0 - deletability, 12)
+
     def members(self, n_regions: int, n_above: int = 1) -> tuple[str, ...]:
         """The member base of each of `n_regions` regions, the top `n_above` of them with the second kind, if any."""
         return _spread(self.member, n_regions, n_above)

@@ -52,7 +52,7 @@ def plan(
     bits_per_key: float | None = None,
     fpr: float | None = None,
     deletability: float = 0.0,
-    adversarial_fpr: float = 1.0,
+    adversarial_fpr: float | None = None,
     fnr: float | None = None,
     counter_bits: int = 4,
     deletions: float = 0.1,
@@ -78,8 +78,9 @@ def plan(
     deletability : float
         Least chance that the first key to be removed then answers "absent".  It rises with every removal;
         ``Plan.average_deletability`` and ``Plan.deletability_after`` say to what.
-    adversarial_fpr : float
-        Largest rate for forged scores.
+    adversarial_fpr : float, optional
+        Largest rate for forged scores, in any region; ``1 - deletability`` if not given (1 for designs that store
+        deleted keys).
     fnr : float, optional
         Largest false-negative rate, for the designs that have false negatives; replaces `objective`.  With a target
         `fpr` it is the same as that unless given.

@@ -73,7 +73,7 @@ def check_task(
     bits_per_key: float | None,
     fpr: float | None,
     deletability: float,
-    adversarial_fpr: float,
+    adversarial_fpr: float | None,
     fnr: float | None,
     counter_bits: int,
     deletions: float,
@@ -94,7 +94,7 @@ def check_task(
     if bits_per_key is not None:
         bits = _inside("bits_per_key", bits_per_key, 0, math.inf, True, True) - (model_bits if row.learned else 0.0)
     _inside("deletability", deletability, 0, 1, False, True)
-    _inside("adversarial_fpr", adversarial_fpr, 0, 1, True, False)
+    worst = _inside("adversarial_fpr", row.worst_case(deletability, adversarial_fpr), 0, 1, True, False)
     _inside("query_floor", query_floor, 0, 1, False, False)
     if fnr is not None:
         _inside("fnr", fnr, 0, 1, True, False)
@@ -114,7 +114,7 @@ def check_task(
         if base_cost(base).base == "all" or not BASES[base].deletable:
             raise ValueError(f"bases: expected deletable base filters, found {base!r}")
     return Task(
-        row, keys, queries, bits, fpr, fnr, float(deletability), float(adversarial_fpr), counter_bits, float(deletions),
+        row, keys, queries, bits, fpr, fnr, float(deletability), worst, counter_bits, float(deletions),
         model_bits if row.learned else 0.0, int(max_regions), weight, bases, float(query_floor),
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from dlbf.filters.kinds import BASES
 from dlbf.filters.tables import CUCKOO
 from dlbf.report.page.markup import Page
 from dlbf.report.wording import bits, count, file_size, nanoseconds, percent, show_key
+from dlbf.theory import get_design
 
 __all__ = ["about", "how_to_use", "key_figures", "page_title", "top", "warnings"]
 
@@ -174,7 +175,8 @@ def _make_in_python(page: Page) -> str:
 def _target_options(page: Page) -> str:
     targets = page.figures.targets
     options = f"--fpr {targets.fpr:g} --deletability {targets.deletability:g}"
-    return options + (f" --adversarial-fpr {targets.adversarial_fpr:g}" if targets.adversarial_fpr < 1 else "")
+    usual = get_design("auto").worst_case(targets.deletability, None)
+    return options + (f" --adversarial-fpr {targets.adversarial_fpr:g}" if targets.adversarial_fpr != usual else "")
 
 
 def _file_argument(name: str) -> str:

@@ -145,7 +145,7 @@ def trade_offs(page: Page) -> str:
         "more you ask for here, the less a model saves. If your keys are never removed, or a removed key may cause "
         f"a needless look each time it is asked for, ask for less than {forget} and save memory.</p>"
         f'<div class="pair">{_forgetting_chart(page, y)}{_forged_chart(page, y)}</div>'
-        f"{_tradeoff_tables(page)}</section>"
+        f"{_worst_case_table(page)}{_tradeoff_tables(page)}</section>"
     )
 
 
@@ -170,13 +170,31 @@ def _forged_chart(page: Page, y: Axis) -> str:
     title = "The price of resisting forged keys"
     chart = line_chart(
         title, "Bits per key against the share of forged keys that may pass; less is safer and dearer.",
-        [Series("your other targets kept", forged, "main")], x, y,
+        [Series("the same false alarms", forged, "main")], x, y,
     )  # fmt: skip
     return (
-        f"<figure><h3>{title}</h3>{chart}<figcaption>At {page.num('targets.fpr', percent)} false alarms and "
-        f"{page.num('targets.deletability', percent)} of removed keys forgotten. To the left is "
-        "safer.</figcaption></figure>"
+        f"<figure><h3>{title}</h3>{chart}<figcaption>At {page.num('targets.fpr', percent)} false alarms; at most as "
+        "large a share of removed keys is remembered. To the left is safer.</figcaption></figure>"
     )
+
+
+def _worst_case_table(page: Page) -> str:
+    """The one trade that matters: ordinary rate, worst case, bits."""
+    rows = page.figures.tradeoff.worst_case
+    if len(rows) < 2:
+        return ""
+    body = [
+        f'<tr><th scope="row">{page.num(f"tradeoff.worst_case.{i}.worst_case", percent)}'
+        f"{' (recommended)' if row.chosen else ''}</th>"
+        f"{cell('Traffic like yours', page.num(f'tradeoff.worst_case.{i}.fpr', percent))}"
+        f"{cell('Bits per key', page.num(f'tradeoff.worst_case.{i}.bits_per_key', bits))}</tr>"
+        for i, row in enumerate(rows)
+    ]
+    return table(
+        "The worst case is the largest share let through of forged keys, removed keys and traffic unlike yours; ask "
+        "for another with --adversarial-fpr.",
+        column_heads(("Worst case", "Traffic like yours", "Bits per key")), body, wide=False,
+    )  # fmt: skip
 
 
 def _tradeoff_tables(page: Page) -> str:
