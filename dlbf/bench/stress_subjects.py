@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -183,11 +183,16 @@ class FilterSubject:
 def _plain(name: str, keys: Keys, size: Size, shared: Shared, folder: Path) -> Subject:
     """A filter without a model, for the lowest rate that fits."""
     n_keys = len(keys.stored)
-    make = OURS[name].make
-    fpr = size.fpr or _fitting_rate(lambda rate: size_in_bits(make(n_keys, rate)) / n_keys, size)
-    made = make(n_keys, fpr)
-    made.update(keys.stored)
-    return FilterSubject(made, n_keys, fpr)
+
+    def filled(fpr: float) -> Filter:
+        made = OURS[name].make(n_keys, fpr)
+        if hasattr(made, "build_from"):
+            return cast(Filter, made.build_from(keys.stored))
+        made.update(keys.stored)
+        return cast(Filter, made)
+
+    fpr = size.fpr or _fitting_rate(lambda rate: size_in_bits(filled(rate)) / n_keys, size)
+    return FilterSubject(filled(fpr), n_keys, fpr)
 
 
 def _fitting_rate(bits_per_key: Callable[[float], float], size: Size) -> float:
@@ -364,6 +369,7 @@ class Stressed:
 FIXED = "cannot remove keys"
 STRESSED = {
     "BloomFilter": Stressed(partial(_plain, "BloomFilter"), cannot_swap=FIXED),
+    "RibbonFilter": Stressed(partial(_plain, "RibbonFilter"), cannot_swap=FIXED),
     "CuckooFilter": Stressed(partial(_plain, "CuckooFilter"), at_targets=True),
     "slbf": Stressed(partial(_learned, "slbf"), learned=True, cannot_swap=FIXED),
     "plbf": Stressed(partial(_learned, "plbf"), learned=True, cannot_swap=FIXED),
