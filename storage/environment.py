@@ -13,7 +13,7 @@ from pathlib import Path
 import lmdb
 
 from dlbf.errors import StoreError
-from dlbf.kernels.environment import Asking, EnvironmentCore, Reading, ReadsHeld, WriteLock, WritesCore
+from dlbf.kernels.environment import EnvironmentCore, Reading, ReadsHeld, WriteLock, WritesCore
 from dlbf.kernels.filelock import FileLock
 from dlbf.storage.layout import DATA_FILE, META_TXN_ID_OFFSET
 from dlbf.storage.lmdbtypes import Txn
@@ -185,7 +185,9 @@ class Environment(EnvironmentCore):
 
     def cannot_read(self, error: BaseException) -> None:
         """A read transaction could not be begun: see to it that the next try may succeed, or raise."""
-        with Asking(self) as handle:
+        self.check()
+        handle = self.handle
+        try:
             if isinstance(error, lmdb.MapResizedError):
                 self.adopt_map()
             elif not isinstance(error, lmdb.ReadersFullError):
@@ -195,6 +197,10 @@ class Environment(EnvironmentCore):
                     f"{self.path}: all {handle.max_readers()} reader slots are in use; close snapshots, "
                     "or open the store with a larger max_readers"
                 ) from None
+        except (lmdb.Error, AttributeError, TypeError) as problem:
+            self.check()  # another thread may have closed it meanwhile
+            self.blame_disk(problem)
+            raise
 
     def start_sweeping(self) -> None:
         """A read has left its transaction open: see that it is not for long."""

@@ -33,25 +33,19 @@ Integers in values are little-endian; integers in keys are big-endian, so that L
 touches it.
 
 **long.**  LMDB keys end at 511 bytes.  A key of 495 bytes or more is cut into 495 bytes (a record in ``data``, whose
-value is
-the number of a node) and rests of 480 bytes (records in ``long``: node number + rest, whose value is the next node's
-number).
-A rest of fewer than 480 bytes ends the key; its record holds the user's value.  No key of 494 bytes or fewer can be
-taken for the beginning of a longer one, equal beginnings share nodes, and LMDB's order of the pieces is the
-order of the keys.  Node 0
-holds the empty key, which LMDB does not allow.  The number of keys is
-``entries(data) + entries(long) - nodes in use``.
+value is the number of a node) and rests of 480 bytes (records in ``long``: node number + rest, whose value is the next
+node's number).  A rest of fewer than 480 bytes ends the key; its record holds the user's value.  No key of 494 bytes or
+fewer can be taken for the beginning of a longer one, equal beginnings share nodes, and LMDB's order of the pieces is
+the order of the keys.  Node 0 holds the empty key, which LMDB does not allow.  The number of keys is ``entries(data) +
+entries(long) - nodes in use``.
 
-**filter.**  The pieces, joined, are a filter object in the format of ``dlbf.format``: a header, the payload, and
-sums
+**filter.**  The pieces, joined, are a filter object in the format of ``dlbf.format``: a header, the payload, and sums
 over every 16 KiB, which between them cover every bit.  A piece is 16 LMDB pages less the page header, so it wastes
 none.
 
 **journal.**  Every transaction of ours writes exactly one record, and its key is LMDB's own transaction id.  So the
-records
-since the checkpoint have no gap; a gap means that somebody else has written (LMDB counts their transaction, nobody
-wrote a
-record).
+records since the checkpoint have no gap; a gap means that somebody else has written (LMDB counts their transaction,
+nobody wrote a record).
 
 ::
 
@@ -110,16 +104,14 @@ sample says how rarely a lookup still enters.  The sum is the low half of XXH3-6
 
 **Sealed** values begin with the XXH3-64 of what follows.
 
-A **guard** (``dlbf.storage.Guard``) has such an environment for its filter alone: ``long`` stays empty,
-``data`` lists keys whose writes may still arrive (see ``dlbf.storage.engines.late``), and beside it lies
-``guard.lock`` (see ``dlbf.storage.intents``) and ``guard.id`` (see ``dlbf.storage.owner``).
+A **guard** (``dlbf.storage.Guard``) has such an environment for its filter alone: ``long`` stays empty, ``data`` lists
+keys whose writes may still arrive (see ``dlbf.storage.engines.late``), and beside it lies ``guard.lock`` (see
+``dlbf.storage.intents``) and ``guard.id`` (see ``dlbf.storage.owner``).
 
 **One transaction** holds: the user's changes of ``data`` and ``long``, the counters of ``long`` if they changed, and
-the journal
-record; nothing else.  A checkpoint's pieces, its record in ``meta``, the trimming of the journal and the user's
-changes that
-made it due, if any, are one transaction too; so is the switch to another generation.  Either all of it is there after
-a crash or none.
+the journal record; nothing else.  A checkpoint's pieces, its record in ``meta``, the trimming of the journal and the
+user's changes that made it due, if any, are one transaction too; so is the switch to another generation.  Either all of
+it is there after a crash or none.
 
 **Tail.**  Every commit writes the page of LMDB's main database that has the roots of the others, so a record that
 fits there costs no other page.  When the tail is full its records move into ``journal`` as one block, under the last
@@ -128,12 +120,10 @@ one's transaction; a record that is too large for it goes there by itself, behin
 **Trimming** leaves the records since the checkpoint before the last, so that a process that is a little behind replays
 instead of loading the whole filter again.
 
-**Versions.**  The version in ``store`` is raised when an old reader would misread ``data`` or ``long``; such a store
-is refused.  The
-version in ``checkpoint`` is raised when only filter or journal change; an older dlbf then reads and writes the data
-without the
-filter, and its writes show as a gap to a newer one.  Version 1 of ``checkpoint`` had no tail and no blocks, and is
-read like version 2.
+**Versions.**  The version in ``store`` is raised when an old reader would misread ``data`` or ``long``; such a store is
+refused.  The version in ``checkpoint`` is raised when only filter or journal change; an older dlbf then reads and
+writes the data without the filter, and its writes show as a gap to a newer one.  Version 1 of ``checkpoint`` had no
+tail and no blocks, and is read like version 2.
 """
 
 import json

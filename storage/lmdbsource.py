@@ -65,7 +65,7 @@ class LmdbSource(LmdbSourceCore):
         """The keys above ``position`` (None: all) in order, as fast as LMDB gives them where none of them is long."""
         dbs = self.dbs
         if long_state(txn, dbs).n_nodes or (position is not None and len(position) >= HEAD_PART_BYTES):
-            return (key for key, _ in scan(txn, dbs, start=position) if key != position)
+            return (key for key, _ in scan(txn, dbs, position or b"") if key != position)
         cursor = txn.cursor(dbs.data)
         found = cursor.set_range(position or b"\0")
         if found and cursor.key() == position:
@@ -90,7 +90,7 @@ class LmdbSource(LmdbSourceCore):
         """Keys and values of a range, in order, of this moment."""
         # Here, not when the first item is asked for: what is put in between is not of the moment it was begun.
         reading = self.environment.reading()
-        return self._walk(reading, scan(reading.__enter__(), self.dbs, b"", start, stop, reverse))
+        return self._walk(reading, scan(reading.__enter__(), self.dbs, start, stop, reverse))
 
     def _walk(self, reading: Reading, items: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         """Items of a read transaction, which ends with them; or with the last reference, if it never begins."""

@@ -233,18 +233,11 @@ def _scan_node(
 def scan(
     txn: Txn,
     dbs: Databases,
-    prefix: bytes = b"",
-    start: bytes | None = None,
-    stop: bytes | None = None,
+    low: bytes = b"",
+    high: bytes | None = None,
     reverse: bool = False,
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values in key order: those that begin with ``prefix``, from ``start`` on, before ``stop``."""
-    low = prefix if start is None else max(prefix, start)
-    high = stop
-    if prefix:
-        after = prefix_end(prefix)
-        if after is not None and (high is None or after < high):
-            high = after
+    """Keys and values in key order, from ``low`` on and before ``high``."""
     if high is not None and high <= low:
         return
 
@@ -290,7 +283,7 @@ def scan(
 def count_range(txn: Txn, dbs: Databases, low: bytes, high: bytes | None) -> int:
     """Number of keys from ``low`` on and before ``high``; without their values, where no key is long."""
     if long_state(txn, dbs).n_nodes:
-        return sum(1 for _ in scan(txn, dbs, b"", low, high))
+        return sum(1 for _ in scan(txn, dbs, low, high))
     cursor = txn.cursor(dbs.data)
     keys = cursor.iternext(values=False) if cursor.set_range(low or b"\0") else iter(())
     empty = not low and high != b"" and txn.get(node_key(0, b""), db=dbs.long) is not None

@@ -21,6 +21,7 @@ from dlbf.storage.ledger import Ledger
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import Databases, count_keys, delete_long, get_any, is_plain, put_long, scan
 from dlbf.storage.traffic import Traffic
+from dlbf.storage.views import bounds
 
 __all__ = ["Snapshot", "WriteTransaction", "put_all"]
 
@@ -87,14 +88,7 @@ class _View:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values in key order; see ``dlbf.storage.Store.items``."""
         txn = self._live()
-        found = scan(
-            txn,
-            self._dbs,
-            as_key(prefix),
-            None if start is None else as_key(start),
-            None if stop is None else as_key(stop),
-            reverse,
-        )
+        found = scan(txn, self._dbs, *bounds(prefix, start, stop), reverse)
         return self._walk(found, txn)
 
     def _walk(self, found: Iterator[tuple[bytes, bytes]], txn: Txn) -> Iterator[tuple[bytes, bytes]]:

@@ -263,22 +263,6 @@ cdef class Reading:
         self.end()
 
 
-cdef class Asking:
-    """``with Asking(environment) as handle``: something is asked of LMDB, and another thread may close it meanwhile."""
-
-    cdef EnvironmentCore environment
-
-    def __init__(self, EnvironmentCore environment):
-        self.environment = environment
-
-    def __enter__(self):
-        self.environment.check()
-        return self.environment.handle
-
-    def __exit__(self, kind, error, trace):
-        self.environment.blame_closing(error)
-
-
 cdef class ReadsHeld:
     """``with ReadsHeld(environment)``: no new read transactions, the map is about to move."""
 
@@ -439,7 +423,7 @@ cdef class WritesCore:
         return 0
 
     def begin_write(self, bint wait=True):
-        """Take the lock and begin LMDB's transaction; :meth:`end_write` must follow.
+        """Take the lock and begin LMDB's transaction, for :class:`Writing`.
 
         Unless the caller wants to ``wait`` it is Busy if anybody else is writing.
         """
@@ -473,11 +457,6 @@ cdef class WritesCore:
             self.turns.acquire()
         self.txn = self.begin_raw()
         return self.txn
-
-    def end_write(self):
-        """The write transaction of this thread is over; if it was not committed it is undone."""
-        if self.writer == PyThread_get_thread_ident():
-            self.give()
 
 
 cdef class WriteLock:

@@ -16,8 +16,7 @@ class Engine(Protocol):
     """The least an engine must do.  Keys and values are bytes.
 
     Any object with these four methods can be guarded.  To tell a guard more (order, batches, what happens to a write
-    whose writer
-    dies), derive from ``Adapter`` instead.
+    whose writer dies), derive from ``Adapter`` instead.
 
     Examples
     --------
@@ -56,8 +55,7 @@ class Engine(Protocol):
     def scan(self, start: bytes) -> Iterator[bytes]:
         """All keys, each once, in any order.  One that is not bytes is refused by whoever reads them.
 
-        Keys that come or go meanwhile may be left out or not; those that stay must be there.  An ``Adapter`` that
-        is
+        Keys that come or go meanwhile may be left out or not; those that stay must be there.  An ``Adapter`` that is
         ``ordered`` yields the keys from ``start`` on in the order of bytes; others ignore ``start``.
         """
         ...

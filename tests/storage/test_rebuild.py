@@ -25,6 +25,7 @@ from dlbf.cli import build as build_cli
 from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.errors import FilterFullError, StoreError
 from dlbf.filters.kinds import BASES
+from dlbf.kernels.environment import Writing
 from dlbf.kernels.journal import OperationLog, apply_record
 from dlbf.learned.regions import region_counts, region_rooms
 from dlbf.storage import Store, build, drift, generations, layout, ledger, misses, observing, rebuild, samples, steps
@@ -505,12 +506,11 @@ def test_misses_that_cannot_be_written_are_thinned_not_tried_at_once_again(path,
 def test_damaged_misses_are_left_out(path):
     with open_store(path) as store:
         fill(store, KEYS[:100])
-        txn = peek.writes(store).begin_write()
-        misses.write_misses(txn, peek.dbs(store), [b"one", b"two"], 16.0, 100, 1.0)
-        txn.put(b"\0" * 12, b"forged", db=peek.dbs(store).misses)
-        txn.put(b"short", b"forged", db=peek.dbs(store).misses)
-        peek.commits(store).commit(txn, OperationLog())
-        peek.writes(store).end_write()
+        with Writing(peek.writes(store)) as txn:
+            misses.write_misses(txn, peek.dbs(store), [b"one", b"two"], 16.0, 100, 1.0)
+            txn.put(b"\0" * 12, b"forged", db=peek.dbs(store).misses)
+            txn.put(b"short", b"forged", db=peek.dbs(store).misses)
+            peek.commits(store).commit(txn, OperationLog())
         with peek.reading(store) as txn:
             assert set(misses.read_misses(txn, peek.dbs(store))) == {b"one", b"two"}
         assert any("misses" in problem for problem in store.verify().problems)
@@ -1079,11 +1079,9 @@ def test_commands_tell_a_damaged_store(path, caplog):
     caplog.set_level(logging.CRITICAL, "dlbf.storage")
     with open_store(path) as store:
         fill(store)
-    with open_store(path) as store:
-        txn = peek.writes(store).begin_write()
+    with open_store(path) as store, Writing(peek.writes(store)) as txn:
         txn.drop(peek.dbs(store).filter, delete=False)
         peek.commits(store).commit(txn, OperationLog())
-        peek.writes(store).end_write()
     code, out = run("info", path, "--check")
     assert code == 3
     assert "NEEDED" in out
