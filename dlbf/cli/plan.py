@@ -85,7 +85,7 @@ def command(
         "model_fpr": model_fpr, "model_fnr": model_fnr, "key_shares": key_shares, "query_shares": query_shares,
     }  # fmt: skip
     has_model = any(value is not None for value in quality.values())
-    rows = [row for row in DESIGNS.values() if has_model or not row.learned or row.name == "auto"]
+    rows = [row for row in DESIGNS.values() if has_model or not row.learned or row.chooses_model]
     try:
         if designs:
             from dlbf.theory.designs import get_design

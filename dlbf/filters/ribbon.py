@@ -18,6 +18,7 @@ from dlbf.filters.ribbon_sizes import (
     ribbon_columns,
     ribbon_fpr,
     ribbon_geometry,
+    ribbon_keys,
     ribbon_price,
     ribbon_rows,
     ribbon_shards,
@@ -204,7 +205,13 @@ class RibbonFilter(RibbonCore, Filter):
             The hash of every key under ``secret``, in any order, repeated ones as they come
             (``dlbf.kernels.hashing.hash64_many``).  Sorted in place: the array is used up.  Besides it and the filter,
             building needs some hundred kilobytes for each thread.
-        fpr, secret, filter_id, workers
+        fpr : float
+            False-positive rate.
+        secret : bytes, optional
+            That the keys were hashed with.
+        filter_id : int
+            As for ``build``.
+        workers : int, optional
             As for ``build``.
         allocate : callable
             ``allocate(n_bytes)`` gives the writable buffer of zeros in which the filter is built and then stays, a
@@ -255,8 +262,8 @@ class RibbonFilter(RibbonCore, Filter):
         return len(self) / self.geometry.n_rows if self.geometry.n_rows else 0.0
 
     def approximate_count(self) -> int:
-        """Number of different keys it was built from (exact)."""
-        return len(self)
+        """Number of different keys it was built from, by the number of rows; a part of a composite has no other."""
+        return ribbon_keys(self.geometry)
 
     @property
     def expected_fpr(self) -> float:

@@ -13,6 +13,7 @@ __all__ = [
     "ribbon_columns",
     "ribbon_fpr",
     "ribbon_geometry",
+    "ribbon_keys",
     "ribbon_price",
     "ribbon_rows",
     "ribbon_shards",
@@ -44,6 +45,18 @@ def ribbon_shards(n_keys: int) -> int:
 def ribbon_rows(n_keys: int, n_shards: int) -> int:
     """Rows for ``n_keys`` in so many shards."""
     return n_keys + n_keys // KEYS_PER_SPARE_ROW + SPARE_ROWS * n_shards
+
+
+def ribbon_keys(geometry: RibbonGeometry) -> int:
+    """Keys for which there are so many rows: exact unless a shard needed more rows than others.
+
+    Examples
+    --------
+    >>> [ribbon_keys(ribbon_geometry(n, 0.01)) for n in (0, 1, 5000, 10**6)]
+    [0, 1, 5000, 1000000]
+    """
+    rows = geometry.n_rows - SPARE_ROWS * geometry.n_shards
+    return max(0, rows - rows // (KEYS_PER_SPARE_ROW + 1))
 
 
 def ribbon_columns(n_rows: int, fpr: float) -> tuple[int, int]:

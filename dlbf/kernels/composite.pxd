@@ -65,6 +65,7 @@ ctypedef struct Part:
     uint32_t kind
     bint can_forget
     bint may_be_full
+    bint is_static
     uint64_t filter_id
     uint8_t* data
     uint64_t n_bytes
@@ -82,6 +83,7 @@ ctypedef struct Composite:
     bint hides_score
     bint has_initial
     bint has_deleted
+    bint is_static          # a part is built once, so no key can be added
     int32_t thresholds[MAX_REGIONS]
     Model model
     Part initial

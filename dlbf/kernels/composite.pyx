@@ -316,6 +316,7 @@ cdef class CompositeCore(FilterCore):
         cdef uint64_t size = self.n_payload_bytes
         cdef uint64_t first, end
         cdef uint32_t i, n_parts
+        cdef Part* part
         memset(c, 0, sizeof(Composite))
         self._check_all()
         head = self.data
@@ -336,7 +337,9 @@ cdef class CompositeCore(FilterCore):
         arrays = {}
         for i in range(n_parts):
             d = head + DIRECTORY_BYTES + i * PART_BYTES
-            kept.append(self._load_part(place_of(c, d, i), d, i, load32(head + 8) & FLAG_OWN_KEYS, ranges, arrays))
+            part = place_of(c, d, i)
+            kept.append(self._load_part(part, d, i, load32(head + 8) & FLAG_OWN_KEYS, ranges, arrays))
+            c.is_static = c.is_static or part.is_static
         check_ranges(ranges)
         self.kept = kept
         self.composite = fresh
@@ -370,7 +373,7 @@ cdef class CompositeCore(FilterCore):
         arrays[offset] = (like, first_region)
         if own_keys:
             part.filter_id = part_key(&self.hash_key, role, first_region)
-        core, part.can_forget, part.may_be_full = self._part_core(part.kind, params)
+        core, part.can_forget, part.may_be_full, part.is_static = self._part_core(part.kind, params)
         part_open(part, core)
         return core
 
@@ -379,8 +382,12 @@ cdef class CompositeCore(FilterCore):
         raise NotImplementedError
 
     def _part_core(self, kind, params):
-        """A filter of that kind on no buffer; whether it can forget keys, and whether it can be full."""
+        """A filter of that kind on no buffer; whether it can forget keys, can be full, and is built once."""
         raise NotImplementedError
+
+    def _member_id(self, uint32_t region):
+        """The filter id of a region's member as hashes are mixed with it: with a secret a key of its own."""
+        return self.composite.member[region].filter_id if region < self.composite.n_regions else 0
 
     @property
     def _unstored(self):
@@ -523,6 +530,8 @@ cdef class CompositeCore(FilterCore):
         cdef Part* member = &c.member[r]
         cdef Part* first = member
         cdef Part* second = &c.initial
+        if c.is_static:
+            return -1
         if gone.kind != PART_ALL and part_contains(gone, h, key, n):
             if not gone.can_forget:
                 # The deleted set cannot forget: the key would be stored and answered "absent".

@@ -190,6 +190,46 @@ def ribbon_sort(uint64_t[::1] hashes, uint64_t filter_id=0):
     return kept
 
 
+def ribbon_partition(uint64_t[::1] hashes, uint8_t[::1] regions, Py_ssize_t n_regions):
+    """Bring the hashes of each region together, in place, and their regions with them.
+
+    Returns the number of hashes before each region, and of all.  Every region must be below ``n_regions``.
+    """
+    cdef Py_ssize_t place[256]
+    cdef Py_ssize_t end[256]
+    cdef Py_ssize_t i, at = 0, n = hashes.shape[0]
+    cdef uint64_t x
+    cdef uint8_t region, swapped
+    if regions.shape[0] != n:
+        raise ValueError(f"expected a region for each of {n} hashes, found {regions.shape[0]}")
+    memset(end, 0, sizeof(end))
+    for i in range(n):
+        end[regions[i]] += 1
+    for i in range(256):
+        if i >= n_regions and end[i]:
+            raise ValueError(f"regions must be below {n_regions}, found {i}")
+        place[i] = at
+        at += end[i]
+        end[i] = at
+    before = [place[i] for i in range(n_regions)] + [n]
+    with nogil:
+        for i in range(n_regions):
+            while place[i] < end[i]:
+                at = place[i]
+                region = regions[at]
+                while region != i:
+                    x = hashes[place[region]]
+                    hashes[place[region]] = hashes[at]
+                    hashes[at] = x
+                    swapped = regions[place[region]]
+                    regions[place[region]] = region
+                    place[region] += 1
+                    region = swapped
+                regions[at] = region
+                place[i] += 1
+    return before
+
+
 def ribbon_bounds(const uint64_t[::1] hashes, Py_ssize_t n, uint64_t n_shards):
     """Number of hashes before each shard, and ``n``: a numpy array of ``n_shards + 1``.  The first ``n`` are sorted."""
     cdef int64_t[::1] bounds

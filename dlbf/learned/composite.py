@@ -11,7 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dlbf import format
-from dlbf.errors import ChecksumError, FilterFullError, FormatError, NotDeletableError, ReinsertionError
+from dlbf.errors import (
+    ChecksumError,
+    FilterFullError,
+    FormatError,
+    NotDeletableError,
+    ReinsertionError,
+    StaticFilterError,
+)
 from dlbf.filters.base import (
     MAX_PAYLOAD_BYTES,
     Filter,
@@ -122,12 +129,12 @@ class Composite(CompositeCore, Filter):
         except ValueError as error:
             raise FormatError(f"impossible part of a learned filter: {error}") from None
 
-    def _part_core(self, kind: int, params: tuple[int, ...]) -> tuple[Filter, bool, bool]:
+    def _part_core(self, kind: int, params: tuple[int, ...]) -> tuple[Filter, bool, bool, bool]:
         row = base_of_kind(kind)
         assert row is not None  # its size has been checked
         core = row.cls.__new__(row.cls)
         core._apply((0, 0, 0, *params[: len(row.cls.PARAMS)]))
-        return core, row.deletable, row.fills
+        return core, row.deletable, row.fills, row.static
 
     def _part_filter(self, number: int, payload: memoryview | None = None) -> Filter:
         """A filter of the part's class over its bytes, here or in the payload of an equal filter."""
@@ -255,7 +262,26 @@ class Composite(CompositeCore, Filter):
         self._need_deletable()
         return super().remove_many(keys)
 
+    @property
+    def is_static(self) -> bool:
+        """Whether it was built once from all keys, so that none can be added."""
+        return any(part.row.static for part, _, _ in self._layout)
+
+    def _need_changeable(self) -> None:
+        if self.is_static:
+            raise StaticFilterError(
+                f"the design {self.design!r} is built once, from all keys, and cannot be changed; fit another one, or "
+                "use design='auto' where keys come and go"
+            )
+
+    def clear(self) -> None:
+        """Forget every key; model, plan and size stay."""
+        if self.is_writable:
+            self._need_changeable()
+        super().clear()
+
     def _refuse_key(self) -> None:
+        self._need_changeable()
         raise ReinsertionError(
             f"the design {self.design!r} remembers deleted keys in a filter that cannot forget, and this key is (or "
             "collides with) one of them; use lbf-3cbf or auto where keys come back"
@@ -306,6 +332,7 @@ class Composite(CompositeCore, Filter):
 
     def _merge(self, other: "Composite", union: bool) -> bool:
         """Union of two filters of equal plans, part by part; False, and no change, if one does not fit."""
+        self._need_changeable()
         if any(part.role == DELETED for part, _, _ in self._layout):
             raise ValueError("filters with deleted sets cannot be united: a key of one may be deleted in the other")
         theirs: Composite = other.copy()
@@ -409,6 +436,22 @@ def with_plan(composite: C, plan: Explanation) -> C:
     made = empty_like(composite, parts_of(composite), plan, composite._params[0])
     _pour(composite, made)
     return made
+
+
+def member_id(composite: Composite, region: int) -> int:
+    """The filter id with which the hashes of a region's keys are mixed."""
+    return composite._member_id(region)
+
+
+def fill_parts(composite: Composite) -> list[memoryview]:
+    """The bytes of each part, to be written by whoever alone has the filter."""
+    return list(composite._part_payloads())
+
+
+def set_counts(composite: Composite, n_keys: int, n_unstored: int) -> None:
+    """Say how many keys a filter has whose parts were written, and how many of them no part holds."""
+    composite._set_items(n_keys)
+    composite._set_unstored(n_unstored)
 
 
 def parts_of(composite: Composite) -> list[Part]:

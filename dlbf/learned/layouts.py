@@ -124,10 +124,15 @@ def planned(layout: Layout, design: str, arguments: Arguments, budget: float | N
 
 
 def smallest(
-    layout: Layout, with_model: Arguments, plain: Arguments, bases: Sequence[str], budget: float | None
+    layout: Layout,
+    design: str,
+    with_model: Arguments,
+    plain: Arguments,
+    bases: Sequence[str] | None,
+    budget: float | None,
 ) -> tuple[Plan, Plan | None]:
-    """The plan of ``auto`` that is the smallest (for a budget: has the lowest rate) as laid out, and the best with a
-    model.
+    """The plan of ``auto`` or ``static`` that is the smallest (for a budget: has the lowest rate) as laid out, and the
+    best with a model.  ``bases`` are those to choose from, None where the design fixes them.
 
     Plans count the bits of the filters.  Whole buckets, room for the luck of the draw in each region, and the directory
     come on top; with few keys they decide.
@@ -138,20 +143,22 @@ def smallest(
 
     def tried(arguments: Arguments) -> list[Plan]:
         try:
-            return [planned(layout, "auto", arguments, budget)]
+            return [planned(layout, design, arguments, budget)]
         except ValueError:
             return []
 
-    without = min((found for base in bases for found in tried({**plain, "bases": (base,)})), key=price, default=None)
+    choice: Arguments = {} if bases is None else {"bases": bases}
+    alone: list[Arguments] = [{}] if bases is None else [{"bases": (base,)} for base in bases]
+    without = min((found for one in alone for found in tried({**plain, **one})), key=price, default=None)
     learned = None
     if layout.model.kind != "none":
-        plans = [p for n in REGIONS_TRIED for p in tried({**with_model, "bases": bases, "max_regions": n})]
+        plans = [p for n in REGIONS_TRIED for p in tried({**with_model, **choice, "max_regions": n})]
         learned = min((found for found in plans if found.learned), key=price, default=None)
     if learned is not None and (without is None or price(learned) < (1 - MIN_SAVING) * price(without)):
         return learned, learned
     if without is None:
         # Nothing will do; say why not.
-        return planned(layout, "auto", {**with_model, "bases": bases}, budget), None
+        return planned(layout, design, {**with_model, **choice}, budget), None
     return without, learned
 
 

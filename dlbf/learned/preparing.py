@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dlbf.kernels.hashing import hash64_many
 from dlbf.kernels.keys import read_keys
 from dlbf.learned.assembly import FLAG_HIDES_SCORE, FLAG_OWN_KEYS
-from dlbf.learned.composite import C, empty_composite, with_plan
+from dlbf.learned.composite import C, empty_composite, parts_of, with_plan
 from dlbf.learned.drafts import Draft
 from dlbf.learned.explanation import Alternative
 from dlbf.learned.holding import ENOUGH_HITS, distinct, hold_out, new_heads, retouched, without
@@ -27,6 +27,7 @@ from dlbf.learned.layouts import (
     smallest,
     without_model,
 )
+from dlbf.learned.static import StaticBuilder
 from dlbf.learned.targets import Progress, Targets
 from dlbf.models import Model, no_model, train
 from dlbf.theory import Plan, get_design, shares_from_scores
@@ -52,9 +53,9 @@ def fit(
     key_list = distinct(_as_list(keys))
     prepared = prepare(cls, key_list, negatives, targets, report)
     report("filling", 0.0)
-    prepared.filter.update(key_list)
+    filled = prepared.filled(key_list)
     report("measuring", 0.5)
-    final = prepared.measured(prepared.filter)
+    final = prepared.measured(filled)
     report("done", 1.0)
     return final
 
@@ -79,10 +80,19 @@ class Prepared(Generic[C]):
         """Negatives that the model has not seen."""
         return self.draft.held
 
+    def filled(self, keys: list[bytes]) -> C:
+        """``filter`` with these keys, all that there are; where it is static, another one."""
+        if not self.filter.is_static:
+            self.filter.update(keys)
+            return self.filter
+        builder = StaticBuilder(self.filter, len(keys))
+        builder.add(keys)
+        return builder.build()
+
     def measured(self, filled: C) -> C:
-        """``filled``, which was ``filter``, with what the held-out negatives show in its plan."""
+        """``filled``, which was made of ``filter``, with what the held-out negatives show in its plan."""
         # The text of the plan grows by what was measured: lay the parts out anew around it.
-        return with_plan(filled, self.draft.explain(filled))
+        return with_plan(filled, replace(self.draft, parts=parts_of(filled)).explain(filled))
 
 
 def prepare(
@@ -154,7 +164,7 @@ def prepare(
     arguments, edges = _arguments(targets, model, key_scores, held_scores, total, 3.0 if scarce else 1.0)
     layout = Layout(edges, key_scores, model, total / len(key_list), spare, targets.headroom)
     plan, alternatives = _choose_plan(layout, targets, arguments, compare)
-    if model.kind != "none" and targets.design == "auto" and len(plan.regions) == 1:
+    if model.kind != "none" and row.chooses_model and len(plan.regions) == 1:
         layout = replace(layout, model=no_model())
     bins = _kept_bins(key_scores, held_scores) if layout.model.kind != "none" else ()
     if len(plan.regions) > 1 and layout.model.kind == "none":
@@ -231,7 +241,7 @@ def _arguments(
         arguments["key_shares"], arguments["query_shares"] = key_shares, query_shares
         arguments["model_bits_per_key"] = 8 * model.nbytes / n_keys
         arguments["query_floor"] = floor / max(1, n_held)
-    elif get_design(targets.design).learned and targets.design != "auto":
+    elif get_design(targets.design).learned and not get_design(targets.design).chooses_model:
         arguments["key_shares"] = arguments["query_shares"] = [1.0, 0.0]
     return arguments, edges
 
@@ -241,11 +251,13 @@ def _choose_plan(
 ) -> tuple[Plan, list[Alternative]]:
     """The plan to build, and what else was considered."""
     design, budget = targets.design, targets.bits_per_key
-    if design != "auto":
+    if not get_design(design).chooses_model:
         return planned(layout, design, arguments, budget), []
-    bases = AUTO_BASES if targets.counter_bits is None else ("counters",)
+    bases: Sequence[str] | None = AUTO_BASES if targets.counter_bits is None else ("counters",)
+    if get_design(design).member != ("chosen",):
+        bases = None
     # Without a model there is nothing to be uncertain of: that one aims at the rate itself.
-    chosen, with_model = smallest(layout, arguments, without_model(arguments, targets.fpr), bases, budget)
+    chosen, with_model = smallest(layout, design, arguments, without_model(arguments, targets.fpr), bases, budget)
     alternatives = alternatives_to(chosen, layout, arguments, targets.fpr) if compare else []
     model = layout.model
     if model.kind != "none" and len(chosen.regions) == 1:

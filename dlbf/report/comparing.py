@@ -84,7 +84,7 @@ def design_rows(
             name, design.summary, design.learned, design.deletable, can_lose_keys=design.false_negatives,
             keyed=design.keyed,
         )  # fmt: skip
-        if design.learned and basis is None and name != "auto":
+        if design.learned and basis is None and not design.chooses_model:
             rows.append(replace(row, reason="needs a model, and there is nothing to train one on"))
             continue
         try:

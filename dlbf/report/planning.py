@@ -87,7 +87,7 @@ def _design_curves(names: Sequence[str], explanation: Explanation | None, target
     for number, name in enumerate(names):
         design = DESIGNS[name]
         say(f"curve of {name}", number / len(names))
-        if design.learned and not fine and name != "auto":
+        if design.learned and not fine and not design.chooses_model:
             continue
         slow = design.shared or design.false_negatives
         # A model that sees only a keyed hash knows nothing, whatever others know.

@@ -75,6 +75,11 @@ class Design:
     planner: str = "regions"
 
     @property
+    def chooses_model(self) -> bool:
+        """Does its planner do without the model where that is no worse?"""
+        return self.planner == "auto"
+
+    @property
     def learned(self) -> bool:
         """Does it use a model?"""
         return self.regions != 1
@@ -193,6 +198,10 @@ _TABLE = (
     Design(
         "auto", "the cheapest deletable filter per region", MANY, ("chosen",), deletable=True,
         title="Recommended by dlbf", planner="auto",
+    ),
+    Design(
+        "static", "built once: a ribbon filter per region", MANY, ("ribbon",),
+        title="Static learned filter (smallest)", planner="auto",
     ),
 )  # fmt: skip
 

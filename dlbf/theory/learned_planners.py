@@ -262,8 +262,8 @@ def plan_shared(task: Task) -> Plan:
 
 
 def plan_auto(task: Task) -> Plan:
-    """The cheapest deletable base per region, or without the model where that is no worse."""
-    costs = task.cost("chosen")
+    """The cheapest base per region that the design allows, or without the model where that is no worse."""
+    costs = task.cost(task.design.member[0])
     one = np.ones(1)
     plain_bits = None if task.bits is None else task.bits + task.model_bits
     plain = replace(task, bits=plain_bits).allocate(one, one, costs)

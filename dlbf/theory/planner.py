@@ -126,7 +126,7 @@ def plan(
     )  # fmt: skip
     if task.deletability > 0 and not row.deletable:
         return infeasible(task, math.inf, "the design cannot delete")
-    if task.bits is not None and task.bits < 0 and design != "auto":
+    if task.bits is not None and task.bits < 0 and not row.chooses_model:
         least = PLANNERS[row.planner](dataclasses.replace(task, bits=0.0)).min_bits
         return infeasible(task, least - task.model_bits, "the model alone is larger than the budget")
     return PLANNERS[row.planner](task)

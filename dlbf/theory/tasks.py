@@ -49,7 +49,9 @@ class Task:
             # Above one half a filter of cells has one hash and is dearer than the formula: what is chosen must be real.
             honest = [line if line.fixed else dataclasses.replace(line, max_fpr=0.5) for line in lines]
             return [ALL, *honest]
-        return base_costs(base, self.counter_bits)
+        lines = base_costs(base, self.counter_bits)
+        # What costs something at every rate competes with no filter at all.
+        return [ALL, *lines] if self.design.chooses_model else lines
 
     def merged(self, cuts: Sequence[int]) -> tuple[Floats, Floats]:
         """Shares of the keys and of the queries in the regions between the cuts."""
@@ -144,7 +146,7 @@ def _check_shares(
             if not math.isclose(float(shares.sum()), 1, abs_tol=1e-6):
                 raise ValueError(f"{name}: expected shares that add up to 1, found a sum of {float(shares.sum()):.6g}")
         keys, queries = keys / keys.sum(), queries / queries.sum()
-    elif row.regions == 1 or row.name == "auto":
+    elif row.regions == 1 or row.chooses_model:
         keys, queries = np.ones(1), np.ones(1)
     else:
         raise ValueError(f"{row.name} uses a model: expected model_fpr and model_fnr, or key_shares and query_shares")

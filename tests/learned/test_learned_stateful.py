@@ -226,7 +226,7 @@ def machine(design: str, **more) -> type[LearnedMachine]:
     return type("Machine", (LearnedMachine,), {"empty": made, "secret": secret_of(design)})
 
 
-@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("design", [name for name in DESIGNS if name != "static"])
 def test_design_against_set_holds_what_is_stored(design):
     run_state_machine_as_test(machine(design), settings=settings(**FEW))
 

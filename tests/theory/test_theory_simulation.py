@@ -37,7 +37,7 @@ BUDGETS = {
     "ada-bf": BITS, "bodega": BITS, "lbf-3sbf": BITS, "counting": COUNTERS, "slbf-2cbf": COUNTERS, "lbf-2cbf": COUNTERS,
     "slbf-3cbf": COUNTERS, "plbf-cbf": COUNTERS, "pddbf": COUNTERS, "ada-cbf": COUNTERS, "bodega-cbf": COUNTERS,
     "lbf-3cbf": COUNTERS, "dlbf": (5.0, 8.0, 11.0), "d-left": (11.0, 13.0, 16.0), "cuckoo": (4.0, 7.0, 10.0),
-    "auto": (3.0, 5.0, 8.0),
+    "auto": (3.0, 5.0, 8.0), "static": (2.0, 4.0, 7.0),
 }  # fmt: skip
 
 
@@ -108,6 +108,19 @@ class Hashed:
         return self.array.fill**self.hashes
 
 
+class Late:
+    """A static filter, which is built when its keys are there."""
+
+    def __init__(self, fpr, arguments):
+        self.fpr, self.arguments = fpr, arguments
+
+    def update(self, keys):
+        self.built = dlbf.RibbonFilter.build(keys, self.fpr, **self.arguments)
+
+    def __getattr__(self, name):
+        return getattr(self.built, name)
+
+
 class Built:
     """The composite in plain Python: query(x) = initial(x) AND member[r](x) AND NOT deleted[r](x)."""
 
@@ -146,6 +159,8 @@ class Built:
             return dlbf.SuccinctCountingFilter(capacity, wanted.fpr, **arguments)
         if wanted.base == "cuckoo":
             return dlbf.CuckooFilter(capacity, wanted.fpr, **arguments)
+        if wanted.base == "ribbon":
+            return Late(wanted.fpr, arguments)
         if wanted.base == "d-left":
             return dlbf.DLeftFilter(capacity, wanted.fpr, **arguments)
         if wanted.base == "dlbf":
