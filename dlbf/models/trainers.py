@@ -6,17 +6,21 @@ The kinds themselves are rows of ``dlbf/models/kinds.py``; a new one gets its tr
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dlbf.kernels.descent import descend
 from dlbf.kernels.features import LEXICAL_NAMES
 from dlbf.models.compiling import LINEAR, class_name, compile, score_rows
 from dlbf.models.features import Features, PackedKeys, guess_view
 from dlbf.models.kinds import ROWS
 from dlbf.models.measuring import Quality, filter_bits, measure
 from dlbf.models.model import Model
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import SGDClassifier
 
 __all__ = [
     "MIN_SAVING",
@@ -40,10 +44,15 @@ Objective = Callable[[Quality, int], float]
 Attempts = Callable[["Task", int], Iterable[tuple[Model, Quality]]]
 
 SMALLEST_BYTES = 256
-# Rows of one partial fit: large enough that scikit-learn's checks cost nothing, small enough that memory does not show.
-BATCH_ROWS = 32768
-# Gradient steps that a fit takes at least, if need be by going over few keys again.
-MIN_STEPS = 1_000_000
+# Of gradients, each weight's own (the sum of its squared ones starts at 1): 0.05 needs twice the passes, 0.2 wavers.
+FIRST_STEP = 0.1
+# Passes over the keys: at most so many while each brings LEAST_GAIN of the bits, judged by a tenth of the negatives;
+# where those are too few to judge, a fixed number.
+MAX_PASSES = 10
+FEW_PASSES = 6
+LEAST_GAIN = 0.003
+LEAST_JUDGED = 5000
+MOST_JUDGES = 20_000
 # A model must save this share of the bits, or it is not worth its time.
 MIN_SAVING = 0.01
 # The lexical value that takes as long as half of the others together: left out where it tells hardly more than they do.
@@ -96,35 +105,59 @@ class Task:
         return self.total_bits(quality, 0)
 
 
-def fit_table(task: Task, features: Features, max_rows: int, stage: str, epochs: int | None = None) -> Any:
-    """A logistic regression by stochastic gradients, a batch at a time; no matrix of all rows is ever made."""
-    from sklearn.linear_model import SGDClassifier
+def fit_table(task: Task, features: Features, max_rows: int, stage: str, epochs: int | None = None) -> "SGDClassifier":
+    """A logistic regression by stochastic gradients over the packed keys; no matrix of all rows is ever made.
 
+    Passes go on while they bring something on negatives that are set aside for that, which are neither learnt from nor
+    those that the filter is planned with.
+    """
     rng = np.random.default_rng(task.seed)
     positive, negative = some_rows(task.key_rows, max_rows, rng), some_rows(task.train_rows, max_rows, rng)
-    n = len(positive) + len(negative)
-    labels = np.repeat(np.array([1, 0], dtype=np.int8), [len(positive), len(negative)])
+    passes = epochs or task.epochs
+    judges: Rows = negative[:0]
+    if passes is None and len(negative) >= LEAST_JUDGED:
+        shuffled = rng.permutation(negative)
+        n_judges = min(MOST_JUDGES, len(negative) // 10)
+        judges, negative = shuffled[:n_judges], np.sort(shuffled[n_judges:])
     rows = np.concatenate((positive, negative))
-    probe = features.rows(task.packed, positive[:: max(1, len(positive) // 1000)])
-    mean_columns = max(1.0, probe.nnz / probe.shape[0])
-    # One step moves a key's score by about eta0 * columns: the rate is set so that key length does not matter.
-    estimator = SGDClassifier(
-        loss="log_loss",
-        alpha=1e-7,
-        learning_rate="invscaling",
-        eta0=min(0.5, 6.0 / mean_columns),
-        power_t=0.2,
-        random_state=task.seed,
-    )
-    passes = epochs or task.epochs or min(20, max(2, math.ceil(MIN_STEPS / n)))
-    done = 0
-    for _ in range(passes):
-        order = rng.permutation(n)
-        for first in range(0, n, BATCH_ROWS):
-            part = order[first : first + BATCH_ROWS]
-            estimator.partial_fit(features.rows(task.packed, rows[part]), labels[part], classes=np.array([0, 1]))
-            done += len(part)
-            task.report(stage, done / (n * passes))
+    labels = np.repeat(np.array([1, 0], dtype=np.uint8), [len(positive), len(negative)])
+    asked = some_rows(positive, len(judges), rng)
+    weights = np.zeros(features.n_weights + 1, dtype=np.float32)
+    squares = np.ones_like(weights)
+    best, best_bits = weights, math.inf
+    limit = passes or (MAX_PASSES if len(judges) else FEW_PASSES)
+    for number in range(limit):
+        order = rng.permutation(len(rows))
+        descend(
+            task.packed.data, task.packed.offsets, rows[order], labels[order], features.order, features.split_byte,
+            features.log2_weights, weights, squares, FIRST_STEP / math.sqrt(number + 1),
+        )  # fmt: skip
+        task.report(stage, (number + 1) / limit)
+        if not len(judges):
+            best = weights
+            continue
+        model = compile(_as_estimator(weights, task.seed), features, kind="ngram")
+        scores = (score_rows(model, task.packed, asked), score_rows(model, task.packed, judges))
+        # Without deletability: that is where a better model shows most.
+        bits = measure(*scores, task.n_regions, task.fpr).bits_per_key
+        enough = bits > (1 - LEAST_GAIN) * best_bits
+        if bits < best_bits:
+            best, best_bits = weights.copy(), bits
+        if enough:
+            break
+    task.report(stage, 1.0)
+    return _as_estimator(best, task.seed)
+
+
+def _as_estimator(weights: npt.NDArray[np.float32], seed: int) -> "SGDClassifier":
+    """The weights, the last of them the intercept, as scikit-learn has them."""
+    from sklearn.linear_model import SGDClassifier
+
+    estimator = SGDClassifier(loss="log_loss", penalty=None, random_state=seed)
+    estimator.classes_ = np.array([0, 1])
+    estimator.coef_ = weights[None, :-1].astype(np.float64)
+    estimator.intercept_ = weights[-1:].astype(np.float64)
+    estimator.n_features_in_ = len(weights) - 1
     return estimator
 
 

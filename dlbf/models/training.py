@@ -173,7 +173,8 @@ def train(
     weight_bits : {8, 4}
         For tables (``auto`` tries both).
     epochs : int, optional
-        Passes over the keys; by default as many as make a million steps, 2 to 20.
+        Passes over the keys of a table; by default while they help on negatives set aside for that, at most 10, or 6
+        where negatives are too few to tell.
     max_rows : int
         Of longer lists, a random sample of so many keys and so many negatives is used.
     random_state : int

@@ -1,0 +1,1 @@
+"""Nothing of the descent is for other kernels; see descent.pyx."""
