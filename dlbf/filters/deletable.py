@@ -136,7 +136,8 @@ class DeletableBloomFilter(DeletableCore, Filter):
 
 def _geometry(n_keys: int, planned: Planned, counter_bits: int) -> tuple[int, ...]:
     n_cells, n_hashes, _ = planned_cells(n_keys, planned, 1)
-    n_regions = max(1, round(n_cells * (planned.marks or 0.1)))
+    # Rounded up, so that a region has no more cells than planned.
+    n_regions = max(1, math.ceil(n_cells * (planned.marks or 0.1)))
     return (n_cells - n_regions, n_hashes, n_regions)
 
 

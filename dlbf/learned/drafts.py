@@ -116,7 +116,7 @@ class Draft:
         if plan.false_negatives:
             return plan.fpr, plan.fnr, plan.deletability
         fpr = float(query_shares @ rates)
-        if plan.design == "dlbf":
+        if any(region.member.kept is not None for region in plan.regions):
             return fpr, 0.0, plan.deletability
         exact = np.array([region.deleted is not None for region in plan.regions])
         if exact.any():

@@ -5,6 +5,7 @@ Needs numpy only: nothing here imports scipy or matplotlib.
 
 from dlbf.geometry import blocked_fpr, cell_fpr, cuckoo_fpr, dleft_fpr
 from dlbf.theory.allocation import Allocation, allocate, sandwich, smallest_budget
+from dlbf.theory.churn import Churned, dlbf_under_churn
 from dlbf.theory.costs import ALL, Cost, base_cost, base_costs, cell_cost, fingerprint_cost
 from dlbf.theory.designs import DESIGNS, MANY, Design, get_design
 from dlbf.theory.formulas import (
@@ -40,6 +41,7 @@ __all__ = [
     "MANY",
     "WORST_CASES",
     "Allocation",
+    "Churned",
     "Cost",
     "Design",
     "FilterPlan",
@@ -62,6 +64,7 @@ __all__ = [
     "cuckoo_fpr",
     "dlbf_clean_chance",
     "dlbf_deletability",
+    "dlbf_under_churn",
     "dleft_fpr",
     "exact_bloom_fpr",
     "fingerprint_cost",

@@ -167,6 +167,14 @@ _TABLE = (
         title="Partitioned learned, counting",
     ),
     Design(
+        "slbf-2dlbf", "sandwich with two deletable Bloom filters", 2, ("dlbf", "all"), initial="dlbf", deletable=True,
+        title="Sandwich, two deletable Bloom filters", planner="marked-sandwich",
+    ),
+    Design(
+        "plbf-dlbf", "partitioned, a deletable Bloom filter per region", MANY, ("dlbf",), deletable=True,
+        title="Partitioned, deletable Bloom filters", planner="marked-regions",
+    ),
+    Design(
         "pddbf", "partitioned, counters below, exact set of deleted keys above", MANY, ("counters", "all"),
         deleted=("none", "exact"), deletable=True,
         title="Partitioned, exact set of deleted keys", planner="exact-deleted",

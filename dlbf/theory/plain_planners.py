@@ -12,7 +12,11 @@ from dlbf.theory.outcomes import finish, infeasible, least_budget, members_of
 from dlbf.theory.plans import FilterPlan, Plan
 from dlbf.theory.tasks import Task
 
-__all__ = ["plan_dlbf", "plan_single"]
+__all__ = ["MARK_SHARES", "plan_dlbf", "plan_single"]
+
+# Shares of the bits that mark collisions, one for each whole number of cells under a mark.  With more than nine cells
+# hardly a key can be removed.
+MARK_SHARES = tuple(1 / (cells + 1) for cells in range(9, 0, -1))
 
 # Keys a per-key formula is evaluated for when it needs a number of keys (the limit is reached to 1e-5 long before).
 _MANY_KEYS = 1_000_000
@@ -44,10 +48,10 @@ def plan_dlbf(task: Task) -> Plan:
     def fit(bits: float) -> tuple[float, float, float, int] | None:
         """Rate, deletability, share of marks and hashes: the best rate among those deletable enough."""
         best = None
-        for share in np.concatenate(([0.1], np.linspace(0.1, 0.8, 141)[1:])):
-            rate, gone, hashes = rates(bits, float(share))
+        for share in MARK_SHARES:
+            rate, gone, hashes = rates(bits, share)
             if gone >= task.deletability and rate <= task.adversarial_fpr and (best is None or rate < best[0]):
-                best = (rate, gone, float(share), hashes)
+                best = (rate, gone, share, hashes)
             if best is not None and task.deletability == 0 and task.adversarial_fpr == 1:
                 break
         return best

@@ -19,6 +19,7 @@ from dlbf.theory.learned_planners import (
     plan_shared,
     plan_three_filters,
 )
+from dlbf.theory.marked_planners import plan_marked_regions, plan_marked_sandwich
 from dlbf.theory.outcomes import infeasible
 from dlbf.theory.plain_planners import plan_dlbf, plan_single
 from dlbf.theory.plans import Plan
@@ -39,6 +40,8 @@ PLANNERS: dict[str, Callable[[Task], Plan]] = {
     "exact-deleted": plan_exact_deleted,
     "shared": plan_shared,
     "auto": plan_auto,
+    "marked-regions": plan_marked_regions,
+    "marked-sandwich": plan_marked_sandwich,
 }
 
 

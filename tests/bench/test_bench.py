@@ -272,3 +272,23 @@ def test_scale_draws(tmp_path):
     pytest.importorskip("matplotlib")
     draw_scale(ScaleFigures.of([scale_size(n_keys) for n_keys in (10, 100)]), tmp_path / "scale.svg")
     assert Path(tmp_path / "scale.svg").read_text().startswith("<?xml")
+
+
+def test_problems_gives_tables_that_the_documentation_can_take():
+    figures = json.loads(
+        run("problems", "--keys", "1000", "--only", "dlbf-choices", "--only", "dlbf-churn", "--json").stdout
+    )
+    assert list(figures["tables"]) == ["problem-dlbf-choices", "problem-dlbf-churn"]
+    for grid in figures["tables"].values():
+        assert all(len(row) == len(grid["headings"]) for row in grid["rows"])
+    choices = [float(row[1]) for row in figures["tables"]["problem-dlbf-choices"]["rows"]]
+    assert choices[-1] > choices[0] + 0.1  # the best of 32 small filters
+    churned = figures["tables"]["problem-dlbf-churn"]["rows"]
+    assert float(churned[-1][1].split()[0]) < 0.05 < 0.4 < float(churned[0][1].split()[0])
+    assert {row[-1] for row in churned} == {"0"}  # no key is lost
+
+
+def test_problems_names_those_there_are():
+    done = CliRunner().invoke(build(), ["bench", "problems", "--only", "nothing"])
+    assert done.exit_code == 2
+    assert "expected some of learned-dlbf, dlbf-churn" in done.output

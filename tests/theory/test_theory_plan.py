@@ -396,3 +396,27 @@ def test_plan_says_which_deletability_it_means():
             found.deletability_after(wrong)
     nothing = plan("counting", bits_per_key=1, deletability=0.99)
     assert nothing.to_dict()["average_deletability"] is None
+
+
+@pytest.mark.parametrize("design", ["plbf-dlbf", "slbf-2dlbf"])
+def test_learned_deletable_bloom_filters_cost_less_than_counters_and_keep_their_targets(design):
+    quality = {"model_fpr": 0.01, "model_fnr": 0.5}
+    bits = []
+    for deletability in (0, 0.5, 0.9):
+        found = plan(design, fpr=0.01, deletability=deletability, **quality)
+        assert found.fpr <= 0.01 * (1 + 1e-9)
+        assert found.deletability >= deletability - 1e-9
+        bits.append(found.bits)
+        assert found.bits < plan("lbf-2cbf", fpr=0.01, deletability=deletability, counter_bits=2, **quality).bits
+        # A budget of what the target took reaches the target, but for the steps of the table.
+        again = plan(design, bits_per_key=found.bits, deletability=deletability, **quality)
+        assert again.feasible
+        assert again.fpr <= 0.0105
+        for region in found.regions:
+            if region.member.base == "dlbf":  # a whole number of cells under each mark
+                assert 1 / region.member.marks == pytest.approx(round(1 / region.member.marks))
+    assert bits == sorted(bits)
+    assert plan("auto", fpr=0.01, deletability=0.9, **quality).bits < bits[-1]
+    refused = plan(design, bits_per_key=2, deletability=0.9, **quality)
+    assert not refused.feasible
+    assert plan(design, bits_per_key=refused.min_bits * 1.1, deletability=0.9, **quality).feasible
