@@ -52,6 +52,7 @@ __all__ = [
     "chunk_sums",
     "layout",
     "pack",
+    "payload_size",
     "read_header",
     "unpack",
     "write_header",
@@ -71,11 +72,13 @@ FLAG_OPEN_FOR_WRITING = 1
 
 KIND_MODEL = 16
 KIND_LEARNED = 32
+KIND_LAYERED = 33
 
 # What the numbers stand for; dlbf.filters.kinds adds the base filters.
 KIND_NAMES = {
     KIND_MODEL: "model",
     KIND_LEARNED: "LearnedFilter",
+    KIND_LAYERED: "LayeredFilter",
 }
 
 _HEAD = struct.Struct("<8sHHHHQQQ16QQ")  # bytes 0 .. 175
@@ -162,6 +165,11 @@ def pack(header: Header, payload: bytes | bytearray | memoryview) -> bytes:
     values = {name: getattr(header, name) for name in header.__dataclass_fields__}
     values.update(n_payload_bytes=len(payload), sums_checksum=checksum64(sums))
     return b"".join((write_header(Header(**values)), payload, sums))
+
+
+def payload_size(data: bytes | bytearray | memoryview) -> int:
+    """What the beginning of an object says about the size of its payload; nothing of it is checked."""
+    return int.from_bytes(bytes(data[24:32]), "little")
 
 
 def read_header(data: bytes | bytearray | memoryview, where: str = "data") -> Header:

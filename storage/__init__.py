@@ -1,7 +1,7 @@
 """Persistence for dlbf filters (imported as ``dlbf.storage``)."""
 
 from dlbf.storage.guard import Guard
-from dlbf.storage.report import Drift, FilterFigures, RebuildReport, Stats, Verification
+from dlbf.storage.report import Drift, FilterFigures, Layers, NeedlessReads, RebuildReport, Stats, Verification
 from dlbf.storage.store import Store
 from dlbf.storage.transactions import Snapshot, WriteTransaction
 
@@ -9,6 +9,8 @@ __all__ = [
     "Drift",
     "FilterFigures",
     "Guard",
+    "Layers",
+    "NeedlessReads",
     "RebuildReport",
     "Snapshot",
     "Stats",

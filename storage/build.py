@@ -16,10 +16,11 @@ from dlbf.errors import DlbfError, FilterFullError
 from dlbf.filters.base import Filter
 from dlbf.kernels.journal import apply_record, read_record
 from dlbf.storage import generations, steps
+from dlbf.storage.layers import THREAD_KEYS, Gathering, Making, next_gathering
 from dlbf.storage.layout import FLAG_OMITTED
 from dlbf.storage.log import Log, Record, View
 
-__all__ = ["TOO_MANY_ALIKE", "Builder", "fill_successor"]
+__all__ = ["TOO_MANY_ALIKE", "Builder", "LayeredBuilder", "fill_successor", "store_builder"]
 
 KEYS_PER_UPDATE = 4096
 # Why a filter with room enough is full all the same.
@@ -27,6 +28,8 @@ TOO_MANY_ALIKE = (
     "more than eight keys have the same hash, which happens on purpose only and needs a store whose hash anybody can "
     "compute (keyed=False) or whose secret is known"
 )
+# How long a rebuild waits for a base before it follows the journal again.
+POLL_SECONDS = 0.05
 # Journal records that a switch may still have to apply; a few milliseconds.
 CLOSE_RECORDS = 64
 
@@ -38,8 +41,13 @@ def fill_successor(
     all_keys: Callable[[], Iterator[bytes]],
     fpr: float,
     secret: bytes | None,
+    layered: bool,
 ) -> Filter:
     """The filter that follows ``before`` (None: unknown), with all of ``n_keys`` keys, ``n_new`` of them just added."""
+    gathering = next_gathering(before, n_keys, fpr, secret) if layered else None
+    if gathering is not None:
+        gathering.update(all_keys())
+        return gathering.finish(gathering.make_base())
     is_bulk = n_new >= generations.BULK_SHARE * n_keys and not generations.is_learned(before)
     growth = generations.BULK_GROWTH if is_bulk else generations.GROWTH
     filter = generations.successor(before, n_keys, fpr, secret, growth=growth)
@@ -125,6 +133,13 @@ class Builder(Generic[View]):
         self.applied = now
         return False
 
+    def _take(self, keys: list[bytes]) -> None:
+        """Keys that the walk has met."""
+        self.filter.update(keys)
+
+    def wait(self) -> None:
+        """Before another step: nothing is under way that it would have to wait for."""
+
     def _meet(self, record: Record) -> None:
         """Follow a record of the journal."""
         apply_record(self.filter, record, None if self.done else self.position)
@@ -153,7 +168,7 @@ class Builder(Generic[View]):
             wanted = min(KEYS_PER_UPDATE, n_keys - passed)
             part = list(islice(keys, wanted))
             if part:
-                self.filter.update(part)
+                self._take(part)
                 self.position = part[-1]
                 passed += len(part)
             if len(part) < wanted:
@@ -161,3 +176,86 @@ class Builder(Generic[View]):
                 break
         steps.reached("build-stepped")
         return passed
+
+
+class LayeredBuilder(Builder[View]):
+    """Gathers the keys of the next base, has it made, and lets the tables follow; see ``dlbf.storage.layers``.
+
+    There is no ``filter`` before it is done.
+    """
+
+    def __init__(
+        self,
+        log: Log[View],
+        gathering: Gathering,
+        keys_after: Callable[[View, bytes | None], Iterator[bytes]],
+    ) -> None:
+        self.log = log
+        self.gathering = gathering
+        self._keys_after = keys_after
+        self._making: Making | None = None  # since the walk is at its end
+        self.position = None
+        self.done = False
+        self.applied = 0
+        self.restarts = 0
+
+    def restart(self) -> None:
+        """Begin again."""
+        self.gathering.clear()
+        self._making = None
+        self.position = None
+        self.done = False
+        self.restarts += 1
+
+    def _begun(self) -> bool:
+        return self.position is not None or self._making is not None or self.done
+
+    def _take(self, keys: list[bytes]) -> None:
+        self.gathering.update(keys)
+
+    def _meet(self, record: Record) -> None:
+        if self.done:
+            apply_record(self.filter, record)
+        else:
+            # Behind the last key there may be more by now; the walk will not meet them.
+            apply_record(self.gathering, record, self.position if self._making is None else None)
+
+    def _walk(self, txn: View, n_keys: int) -> int:
+        passed = 0
+        if self._making is None and not self.done:
+            passed = super()._walk(txn, n_keys)
+            if self.done:
+                self.done = False
+                self._making = Making(self.gathering.make_base, len(self.gathering) >= THREAD_KEYS)
+        if self._making is not None and not self.done:
+            self._collect(0.0)
+        return passed
+
+    def _collect(self, patience_seconds: float | None) -> None:
+        """Go on with the base that was made, if it is."""
+        base = self._making.ready(patience_seconds) if self._making is not None else None
+        if base is not None:
+            self.filter = self.gathering.finish(base)
+            self.done = True
+
+    def wait(self) -> None:
+        """Before another step: let the base be made."""
+        if self._making is not None and not self.done:
+            self._making.ready(POLL_SECONDS)
+
+    def finish(self, txn: View) -> None:
+        """Inside a write transaction that has not changed anything: become complete for it."""
+        self.catch_up(txn, self.log.position(txn) - 1)
+        while not self.done:
+            self._walk(txn, 1 << 30)
+            if not self.done:
+                self._collect(None)
+
+
+def store_builder(
+    log: Log[View], keys_after: Callable[[View, bytes | None], Iterator[bytes]], empty: Filter | Gathering
+) -> Builder[View]:
+    """What fills an empty filter, or makes a layered one, from the keys of a store."""
+    if isinstance(empty, Gathering):
+        return LayeredBuilder(log, empty, keys_after)
+    return Builder(log, empty, keys_after)

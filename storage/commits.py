@@ -19,9 +19,10 @@ from dlbf.kernels.changes import commit_change
 from dlbf.kernels.environment import Writing
 from dlbf.kernels.journal import OperationLog, apply_record
 from dlbf.kernels.locks import Held
-from dlbf.storage import generations, steps
+from dlbf.storage import generations, layers, steps
 from dlbf.storage.build import CLOSE_RECORDS, TOO_MANY_ALIKE, Builder, fill_successor
 from dlbf.storage.growth import Growth
+from dlbf.storage.layers import Gathering
 from dlbf.storage.layout import FLAG_OMITTED, FLAG_REMOVED, Checkpoint, TrafficRecord
 from dlbf.storage.ledger import Ledger
 from dlbf.storage.lmdbtypes import Txn
@@ -88,7 +89,7 @@ class Commits:
         ledger: Ledger[Txn],
         source: Source[Txn],
         traffic: Traffic,
-        new_builder: Callable[[Filter], Builder[Txn]],
+        new_builder: Callable[[Filter | Gathering], Builder[Txn]],
         alone: Turn = run_now,
         within: Turn = run_now,
         errors: tuple[type[Exception], ...] = (),
@@ -121,7 +122,7 @@ class Commits:
                 self._commit_grown(txn, operations, position)
             else:
                 self._commit_unfiltered(txn, operations, position)
-        elif len(ledger.filter) + operations.n_most > ledger.sizes.capacity:
+        elif not ledger.has_room(operations):
             self._commit_grown(txn, operations, position)
         elif ledger.log_bytes + operations.nbytes > ledger.log_limit:
             self._commit_checkpoint(txn, operations, position)
@@ -164,6 +165,7 @@ class Commits:
                 lambda: source.scan_after(txn, operations),
                 ledger.settings.info.fpr,
                 ledger.settings.secret,
+                self._is_layered(txn),
             )
         except FilterFullError:
             # The data comes first: it is stored, and read without a filter until a rebuild.
@@ -213,7 +215,8 @@ class Commits:
     ) -> None:
         """Make ``filter`` the next generation and commit."""
         checkpoint, sums = self._write_checkpoint(txn, filter, Checkpoint.of(position, position, position))
-        model = filter.model if generations.is_learned(filter) and filter.model_bytes else None
+        composite = generations.composite_of(filter)
+        model = composite.model if composite is not None and composite.model_bytes else None
         secret = self.ledger.settings.secret
         self.log.write_model(
             txn,
@@ -311,6 +314,8 @@ class Commits:
                     return
             try:
                 self.step(builder, BUILD_KEYS_AT_ONCE + BUILD_KEYS_PER_OPERATION * n_operations)
+                if not builder.done and ledger.is_overdue():
+                    builder.wait()
                 if builder.done:
                     self.switch(builder)
             except FilterFullError:
@@ -330,9 +335,20 @@ class Commits:
         # One that did not fit into the regions that its predecessor's keys suggested is made without a model.
         before = None if growth.misfit == ledger.generation else filter
         settings = ledger.settings
-        empty = generations.successor(before, len(filter), settings.info.fpr, settings.secret)
+        n_keys, fpr, secret = len(filter), settings.info.fpr, settings.secret
+        with self.log.reading() as txn:
+            gathering = layers.next_gathering(before, n_keys, fpr, secret) if self._is_layered(txn) else None
         growth.generation = ledger.generation
-        return self.new_builder(empty)
+        if gathering is not None:
+            return self.new_builder(gathering)
+        return self.new_builder(generations.successor(before, n_keys, fpr, secret))
+
+    def _is_layered(self, txn: Txn) -> bool:
+        """Whether a filter that has grown may be a layered one: unless the last rebuild was for tables."""
+        if not self.ledger.settings.layered:
+            return False
+        build = self.log.read_build(txn)
+        return build is None or not build.tables
 
     def _grow_full(self) -> None:
         """Our last commit brought a region more keys than it has room for: make a larger filter now.
@@ -366,6 +382,7 @@ class Commits:
             n_passed, now = self.step(builder, BUILD_KEYS_PER_STEP)
             passed = passed + n_passed if builder.restarts == restarts else 0
             progress(min(passed, n_keys), n_keys)
+            builder.wait()
             if builder.done and now - before <= CLOSE_RECORDS:
                 return
 

@@ -3,7 +3,8 @@
 import math
 
 from dlbf.filters.base import Filter
-from dlbf.storage import generations
+from dlbf.filters.layered import LayeredFilter
+from dlbf.storage import generations, layers
 from dlbf.storage.commits import Commits
 from dlbf.storage.figures import NO_MODEL
 from dlbf.storage.layout import BuildInfo
@@ -42,7 +43,7 @@ def drift(commits: Commits, estimate: bool) -> Drift:
     rate, low = observed_rate(traffic)
     built_keys = build.keys if build is not None else 0
     learned = has_model(filter)
-    now_bytes = filter.nbytes if filter is not None else 0
+    now_bytes = generations.lasting_bytes(filter) if filter is not None else 0
     then_bytes, would_learn = 0, learned
     reasons = []
     if filter is None:
@@ -92,7 +93,8 @@ def drift(commits: Commits, estimate: bool) -> Drift:
 
 def has_model(filter: Filter | None) -> bool:
     """Whether there is a filter, and it has a model."""
-    return bool(getattr(filter, "model_bytes", 0))
+    composite = generations.composite_of(filter)
+    return composite is not None and bool(composite.model_bytes)
 
 
 def _may_learn(filter: Filter, build: BuildInfo | None, n_keys: int, n_misses: int) -> bool:
@@ -108,6 +110,8 @@ def _keys_then(ledger: Ledger[Txn], build: BuildInfo | None) -> float:
     """The number of keys that the filter was made for."""
     if build is not None and build.generation == ledger.generation:
         return build.keys
+    if isinstance(ledger.filter, LayeredFilter):
+        return ledger.filter.base_keys
     # Grown since: its room is there for the keys to come, and without it the next ones would ask for it again.
     learned = has_model(ledger.filter)
     return ledger.sizes.capacity / (generations.LEARNED_GROWTH if learned else generations.GROWTH)
@@ -115,6 +119,8 @@ def _keys_then(ledger: Ledger[Txn], build: BuildInfo | None) -> float:
 
 def _tight_bytes(filter: Filter, n_keys: int, fpr: float, secret: bytes | None) -> int:
     """Bytes of the same kind of filter at the size that a rebuild would give it."""
+    if isinstance(filter, LayeredFilter):
+        return layers.rebuilt_bytes(filter, n_keys, fpr, secret)
     plain = generations.new_filter("auto", generations.rebuilt_capacity(n_keys), fpr, secret)
     if not generations.is_learned(filter) or not n_keys:
         return int(plain.nbytes)

@@ -109,6 +109,7 @@ class Face(LookupCore):
         answer = ledger.ask(wanted)
         if answer == UNKNOWN and ledger.refresh():
             answer = ledger.ask(wanted)
+        epoch = ledger.epoch
         if answer == ABSENT:
             traffic.count(filtered=1)
             traffic.absent(wanted)
@@ -118,6 +119,7 @@ class Face(LookupCore):
             traffic.count(unfiltered=1)
         elif value is None:
             traffic.count(false_positives=1)
+            ledger.remember(wanted, epoch)
         if value is None:
             traffic.absent(wanted)
             return default
@@ -155,6 +157,7 @@ class Face(LookupCore):
         traffic = self.traffic
         traffic.count(lookups=len(wanted))
         maybe, position = self.ledger.ask_many(wanted)
+        epoch = self.ledger.epoch
         asked: Sequence[int] = range(len(wanted)) if maybe is None else maybe.nonzero()[0].tolist()
         out: list[bytes | T] = [default] * len(wanted)
         present: set[int] = set()
@@ -169,6 +172,10 @@ class Face(LookupCore):
             traffic.count(unfiltered=len(wanted))
         else:
             traffic.count(filtered=len(wanted) - len(read), false_positives=len(read) - len(present))
+            if len(read) > len(present):
+                for i in read:
+                    if i not in present:
+                        self.ledger.remember(wanted[i], epoch)
         traffic.draw_many(wanted, present)
         return out
 
@@ -259,8 +266,9 @@ class Face(LookupCore):
             Keys that are asked for and absent.  By default those that the store has sampled itself; if there are too
             few to learn from, the filter gets no model.
         design : str
-            "auto": the cheapest of all, with a model where that pays.  "cuckoo": no model.  Or a deletable design of
-            ``dlbf.theory.DESIGNS``.
+            "auto": the cheapest of all, with a model where that pays; a store of 4,096 keys or more gets layers unless
+            it deletes often (the report says why).  "layers" and "tables" force either.  "cuckoo": a table without a
+            model.  Or a deletable design of ``dlbf.theory.DESIGNS``.
         model : str, Model or None
             As for ``dlbf.LearnedFilter.fit``; None: no model.
         fpr : float, optional

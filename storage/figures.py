@@ -4,6 +4,7 @@ import math
 
 from dlbf.filters.base import Filter
 from dlbf.storage import generations
+from dlbf.storage.layers import Gathering
 from dlbf.storage.ledger import Ledger
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.observing import observed_rate
@@ -27,11 +28,19 @@ def figures_now(ledger: Ledger[Txn]) -> FilterFigures | None:
     return figures(filter, len(filter), rate)
 
 
-def figures(filter: Filter, n_keys: int, measured: float = math.nan) -> FilterFigures:
-    """The figures of a filter with ``n_keys`` in it."""
+def figures(filter: Filter | Gathering, n_keys: int, measured: float = math.nan) -> FilterFigures:
+    """The figures of a filter with ``n_keys`` in it, or of one that is planned."""
+    if isinstance(filter, Gathering):
+        pattern = filter.pattern
+        model, model_bytes = (NO_MODEL, 0) if pattern is None else (pattern.model.kind, pattern.model_bytes)
+        n_bytes, rate = filter.nbytes - model_bytes, filter.plan.base_fpr
+        return FilterFigures(
+            generations.LAYERS, model, n_keys, n_bytes, model_bytes, filter.capacity, rate, measured, deletability=0.0
+        )
     model, model_bytes = NO_MODEL, 0
-    if generations.is_learned(filter):
-        model, model_bytes = filter.model.kind, filter.model_bytes
+    composite = generations.composite_of(filter)
+    if composite is not None:
+        model, model_bytes = composite.model.kind, composite.model_bytes
     rate, deletability = generations.expected_rates(filter, n_keys)
     return FilterFigures(
         design=generations.design_of(filter),

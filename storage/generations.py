@@ -17,6 +17,7 @@ from dlbf import format
 from dlbf.errors import FormatError, StoreError, VersionError
 from dlbf.filters.base import Filter, open_payload, secret_of
 from dlbf.filters.kinds import BASES, base_of_kind
+from dlbf.filters.layered import LayeredFilter
 from dlbf.filters.part import stuck_count
 from dlbf.filters.tables import CuckooFilter
 from dlbf.geometry import cuckoo_fpr
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from dlbf.learned.composite import Composite
 
 __all__ = [
+    "LAYERS",
+    "TABLES",
     "GenerationFilter",
+    "composite_of",
     "grow_at",
     "is_learned",
     "load",
@@ -37,6 +41,10 @@ __all__ = [
     "successor",
 ]
 
+# The design of a layered filter.
+LAYERS = "layers"
+# What forces the other kind: tables that delete in place.
+TABLES = "tables"
 # The smallest filter: 1.2 KB at 1 %, so that a small store does not grow with every few keys.
 MIN_CAPACITY = 1024
 # A grown filter has room for twice the keys.  Each growth reads every key once, so a key is read once or twice in its
@@ -149,6 +157,13 @@ for _row in BASES.values():
 register(format.KIND_LEARNED, _learned_loader)
 
 
+def _layered_loader(header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> Filter:
+    return open_payload(LayeredFilter, header, payload, secret, where)
+
+
+register(format.KIND_LAYERED, _layered_loader)
+
+
 def load(blob: bytearray, secret: bytes | None, where: str) -> Filter:
     """The filter whose ``to_bytes`` gave ``blob``; it keeps ``blob`` as its buffer.
 
@@ -198,6 +213,17 @@ def is_learned(filter: Filter | None) -> TypeGuard["Composite"]:
     return getattr(filter, "KIND", None) == format.KIND_LEARNED
 
 
+def composite_of(filter: Filter | None) -> "Composite | None":
+    """The composite that a filter is, or that its base is."""
+    inside = filter.static if isinstance(filter, LayeredFilter) else filter
+    return inside if is_learned(inside) else None
+
+
+def lasting_bytes(filter: Filter) -> int:
+    """Bytes of the filter without what it only remembers."""
+    return int(filter.nbytes) - (filter.absent.nbytes if isinstance(filter, LayeredFilter) else 0)
+
+
 def slack(filter: Filter) -> int:
     """Keys that may come, whichever they are, before a part of the filter is nearly full."""
     if is_learned(filter):
@@ -220,6 +246,8 @@ def design_of(filter: Filter) -> str:
     """The name of the filter's design."""
     if is_learned(filter):
         return str(filter.design)
+    if isinstance(filter, LayeredFilter):
+        return LAYERS
     row = base_of_kind(filter.KIND)
     return row.design.name if row is not None and row.design is not None else type(filter).__name__
 
@@ -230,6 +258,9 @@ def expected_rates(filter: Filter, n_keys: int) -> tuple[float, float]:
         from dlbf.learned import regions
 
         return regions.expected_rates(filter, n_keys)
+    if isinstance(filter, LayeredFilter):
+        # A deleted key that is in the base passes until it was read once.
+        return filter.rate_with(filter.n_added), 0.0
     if isinstance(filter, CuckooFilter):
         fpr = cuckoo_fpr(n_keys, *filter.geometry)
     else:
@@ -247,6 +278,8 @@ def remainder(filter: Filter) -> int:
         from dlbf.learned import regions
 
         return regions.remainder(filter)
+    if isinstance(filter, LayeredFilter):
+        return filter.n_added + len(filter)
     row = base_of_kind(filter.KIND)
     if row is not None and not row.forgets:
         return 0

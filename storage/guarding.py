@@ -29,6 +29,7 @@ from dlbf.storage.engines.building import builder_for
 from dlbf.storage.enginesource import EngineSource
 from dlbf.storage.environment import Environment
 from dlbf.storage.intents import ADDING, NOTHING, REMOVING, LockFile, Note
+from dlbf.storage.layers import Gathering
 from dlbf.storage.layout import FLAG_OMITTED
 from dlbf.storage.ledger import Ledger
 from dlbf.storage.lmdbtypes import Txn
@@ -277,8 +278,9 @@ class GuardedWrites:
         if keys:
             self.commits.transact(write)
 
-    def new_builder(self, filter: Filter) -> Builder[Txn]:
+    def new_builder(self, filter: Filter | Gathering) -> Builder[Txn]:
         """What fills an empty filter with the engine's keys, step by step."""
+        assert not isinstance(filter, Gathering)  # no layers: see ``Settings.layered``
         self.within(self.forget_late)
         log = self.commits.log
         with log.reading() as txn:

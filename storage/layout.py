@@ -41,7 +41,7 @@ entries(long) - nodes in use``.
 
 **filter.**  The pieces, joined, are a filter object in the format of ``dlbf.format``: a header, the payload, and sums
 over every 16 KiB, which between them cover every bit.  A piece is 16 LMDB pages less the page header, so it wastes
-none.
+none.  A layered filter may become longer within a generation; the pieces of its base stay as they are.
 
 **journal.**  Every transaction of ours writes exactly one record, and its key is LMDB's own transaction id.  So the
 records since the checkpoint have no gap; a gap means that somebody else has written (LMDB counts their transaction,
@@ -129,7 +129,7 @@ tail and no blocks, and is read like version 2.
 import json
 import struct
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 
 from dlbf.errors import ChecksumError, FormatError, VersionError
 from dlbf.kernels.hashing import checksum64
@@ -360,6 +360,7 @@ class BuildInfo:
     bits_per_key: float
     seconds: float
     allow_false_negatives: bool = False
+    tables: bool = False  # no layers: tables that delete in place were asked for, or keys are deleted often
 
     def pack(self) -> bytes:
         """As bytes."""
@@ -373,7 +374,9 @@ class BuildInfo:
         body = opened(record, 2, "build")
         try:
             found = json.loads(body)
-            return cls(**{field.name: found[field.name] for field in fields(cls)})
+            # What an earlier release did not write has its default.
+            written = [field.name for field in fields(cls) if field.default is MISSING or field.name in found]
+            return cls(**{name: found[name] for name in written})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise VersionError(f"record 'build' in meta cannot be read ({error}); use a newer dlbf") from None
 

@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from dlbf.errors import ChecksumError, DlbfError, FormatError, VersionError
 from dlbf.filters.base import Filter
-from dlbf.kernels.journal import read_record
+from dlbf.filters.layered import LayeredFilter
+from dlbf.kernels.journal import OperationLog, read_record
 from dlbf.kernels.ledger import LedgerCore
 from dlbf.kernels.locks import Held
-from dlbf.storage import generations
+from dlbf.storage import generations, layers
 from dlbf.storage.layout import FLAG_OMITTED, FLAG_REMOVED, STATE_BROKEN, Checkpoint, StoreInfo
 from dlbf.storage.log import Log, Record, View
 from dlbf.storage.trouble import DAMAGE, FULL, SECRET, VERSION, Trouble, Unusable
@@ -44,6 +45,10 @@ class Settings:
     where: str  # for messages
     info: StoreInfo
     secret: bytes | None
+    layered: bool = False  # may the filter be a layered one?
+    remember_bytes: int | None = (
+        None  # of absent keys that a layered one may remember; None: see ``dlbf.storage.layers``
+    )
 
 
 @dataclass(slots=True)
@@ -102,6 +107,7 @@ class Ledger(LedgerCore, Generic[View]):
         There is none until everything about it is known: an exception from a signal handler must leave no filter with
         the position of another, because what it knows already would be followed again.
         """
+        before = self.filter
         self.drop()
         self.sizes = Sizes.of(filter, self.n_operations)
         self.log_limit = max(MIN_LOG_BYTES, LOG_SHARE * filter.nbytes)
@@ -112,6 +118,11 @@ class Ledger(LedgerCore, Generic[View]):
         self.sums = sums
         self.trouble.clear()
         self.full = None
+        if isinstance(filter, LayeredFilter):
+            # Only where nobody writes behind the log: what was read may be there a moment later.
+            layers.limit_absent(filter, self.settings.remember_bytes if self.settings.layered else 0)
+            if isinstance(before, LayeredFilter):
+                filter.absent.carry_counts(before.absent)
         if self._on_adopt is not None:
             self._on_adopt(self.generation)
         self.applied = checkpoint.txn_id
@@ -150,6 +161,8 @@ class Ledger(LedgerCore, Generic[View]):
         filter, sizes = self.filter, self.sizes  # another thread may drop it
         if filter is None:
             return False
+        if isinstance(filter, LayeredFilter):
+            return layers.is_due(filter)
         if not sizes.shrink_at <= len(filter) <= sizes.grow_at:
             return True
         if self.n_operations < sizes.look_again_at or not generations.is_learned(filter):
@@ -159,11 +172,24 @@ class Ledger(LedgerCore, Generic[View]):
         sizes.look_again_at = self.n_operations + slack
         return slack <= 0
 
+    def is_overdue(self) -> bool:
+        """Whether more keys have come than were planned for, so that writers should let the next filter be made."""
+        filter = self.filter
+        return isinstance(filter, LayeredFilter) and filter.n_added > filter.planned_added
+
+    def has_room(self, operations: OperationLog) -> bool:
+        """Whether the filter, which must be there, can take a transaction."""
+        if isinstance(self.filter, LayeredFilter):
+            return layers.has_room(self.filter, operations)
+        return bool(len(self.filter) + operations.n_most <= self.sizes.capacity)
+
     def quiet_changes(self) -> int:
         """How many changes of one key may follow before another filter can be due."""
         filter, sizes = self.filter, self.sizes  # another thread may drop it
         if filter is None:
             return 0
+        if isinstance(filter, LayeredFilter):
+            return layers.quiet_changes(filter)
         n_keys = len(filter)
         quiet = min(sizes.grow_at - n_keys, n_keys - sizes.shrink_at)
         if generations.is_learned(filter):

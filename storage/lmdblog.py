@@ -268,7 +268,7 @@ class LmdbLog(LmdbLogCore):
         view = memoryview(blob)
         generation = checkpoint.generation
         before = self.read_checkpoint(txn)
-        same = before is not None and (before.generation, before.n_bytes) == (generation, len(blob))
+        same = before is not None and before.generation == generation and before.n_bytes <= len(blob)
         # Another process may have written one since; its pieces are not those that we know the sums of.
         unchanged = known[1] if same and before == known[0] else b""
         if not same:

@@ -63,6 +63,7 @@ class Options:
     max_readers: int = 254
     create: bool = True
     lock_timeout: float | None = None
+    remember_bytes: int | None = None
 
     def check(self) -> None:
         """ValueError if they cannot be meant."""
@@ -76,6 +77,9 @@ class Options:
         if self.secret is not None and len(self.secret) != SECRET_BYTES:
             raise ValueError(f"secret must be {SECRET_BYTES} bytes, found {len(self.secret)}")
         generations.check_fpr(self.fpr)
+        remember = self.remember_bytes
+        if remember is not None and (not isinstance(remember, int) or isinstance(remember, bool) or remember < 0):
+            raise ValueError(f"remember_bytes must be a number of bytes from 0 on, or None, found {remember!r}")
         timeout = self.lock_timeout
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and 0 <= timeout < 1e9):
@@ -226,4 +230,4 @@ def _read_settings(environment: Environment, dbs: Databases, options: Options, i
     secret = None
     if info.keyed:
         secret = read_secret(path) if options.secret is None else bytes(options.secret)
-    return Settings(str(path), info, secret)
+    return Settings(str(path), info, secret, not is_guard, options.remember_bytes)

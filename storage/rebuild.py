@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, cast
 
 from dlbf.errors import ChecksumError, FilterFullError, StoreError
 from dlbf.filters.base import Filter
-from dlbf.storage import generations, misses, steps
-from dlbf.storage.build import TOO_MANY_ALIKE, Builder
+from dlbf.storage import generations, layers, misses, steps
+from dlbf.storage.build import TOO_MANY_ALIKE, Builder, LayeredBuilder
 from dlbf.storage.commits import Commits
 from dlbf.storage.drift import drift
 from dlbf.storage.figures import figures, figures_now
 from dlbf.storage.keys import Key
+from dlbf.storage.layers import Gathering
 from dlbf.storage.layout import BUILD_KEY, LONG_KEY, STORE_KEY, BuildInfo, StoreInfo, TrafficRecord
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import long_state
@@ -86,6 +87,7 @@ class Wishes:
     adversarial_fpr: float | None
     allow_false_negatives: bool
     groups: str | Callable[[bytes], Hashable] | None = None
+    tables: bool = False  # that delete in place, also when the filter has grown
 
 
 def rebuild(
@@ -117,12 +119,8 @@ def rebuild(
             commits.flush_samples()
         absent, n_stored = absent_now(commits.log, commits.source, negatives, MAX_NEGATIVES)
     n_keys = count(commits)
-    notes: list[str] = []
-    if n_stored and source == "caller":
-        notes.append(
-            f"{n_stored:,} of {len(absent) + n_stored:,} negatives are in the store, and were left out: a negative is "
-            "a key that is asked for and absent"
-        )
+    notes = left_out(n_stored, len(absent)) if source == "caller" else []
+    layered, wishes = wants_layers(commits, wishes, n_keys, notes)
     prepared = None
     sampled: list[bytes] = []
     if wants_learning(wishes, n_keys, len(absent), source, notes):
@@ -131,8 +129,9 @@ def rebuild(
         with phases.phase("train") as report:
             prepared = learn(sampled, absent, wishes, target, settings.secret, n_keys, report, notes)
         n_keys = max(n_keys, len(sampled))
-    empty = choose(prepared, wishes.design, n_keys, target, settings.secret, notes)
-    prepared = prepared if prepared is not None and empty is prepared.filter else None
+    choose = choose_layers if layered else choose_tables
+    empty = choose(prepared, wishes, n_keys, target, settings.secret, notes)
+    prepared = prepared if prepared is not None and prepared.filter is pattern_of(empty) else None
     result = RebuildReport(
         done=False,
         reason="dry run" if dry_run else why,
@@ -151,11 +150,21 @@ def rebuild(
     return result if dry_run else put_in(commits, wishes, result, empty, prepared, phases)
 
 
+def left_out(n_stored: int, n_absent: int) -> list[str]:
+    """A note about negatives that are none."""
+    if not n_stored:
+        return []
+    return [
+        f"{n_stored:,} of {n_absent + n_stored:,} negatives are in the store, and were left out: a negative is a key "
+        "that is asked for and absent"
+    ]
+
+
 def put_in(
     commits: Commits,
     wishes: Wishes,
     planned: RebuildReport,
-    empty: Filter,
+    empty: Filter | Gathering,
     prepared: "Prepared[LearnedFilter] | None",
     phases: Phases,
 ) -> RebuildReport:
@@ -166,11 +175,16 @@ def put_in(
     notes = planned.notes
     if prepared is not None and prepared.held:
         with phases.phase("measure"):
-            learned = prepared.measured(cast("LearnedFilter", builder.filter))  # as ``prepared.filter`` was
-            builder.filter, measured = learned, learned.plan.measured_fpr or 0.0
-            notes += shifts(learned.plan)
+            if isinstance(empty, Gathering):
+                plan = prepared.draft.explain(cast("LearnedFilter", generations.composite_of(builder.filter)))
+                measured = float(builder.filter.contains_many(prepared.held).mean())
+            else:
+                learned = prepared.measured(cast("LearnedFilter", builder.filter))  # as ``prepared.filter`` was
+                builder.filter, plan = learned, learned.plan
+                measured = plan.measured_fpr or 0.0
+            notes += shifts(plan)
     with phases.phase("switch") as report:
-        switch(commits, builder, planned, measured, sum(s for _, s in phases.seconds), wishes.allow_false_negatives)
+        switch(commits, builder, planned, measured, sum(s for _, s in phases.seconds), wishes)
         report(1, 1)
     filter = builder.filter
     return replace(
@@ -198,6 +212,8 @@ def count(commits: Commits) -> int:
 
 def check_design(design: str, allow_false_negatives: bool) -> None:
     """Refuse what cannot be a store's filter."""
+    if design in (generations.LAYERS, generations.TABLES):
+        return
     try:
         row = get_design(design)
     except ValueError as error:
@@ -305,19 +321,62 @@ def learn(
     return prepared
 
 
-def choose(
+def wants_layers(commits: Commits, wishes: Wishes, n_keys: int, notes: list[str]) -> tuple[bool, Wishes]:
+    """Whether the filter is to have layers, or tables that delete in place, saying why; and what that makes of the
+    wishes.
+    """
+    asked, may = wishes.design, commits.ledger.settings.layered
+    if asked == generations.LAYERS and not may:
+        raise StoreError("the filter of a guard has tables that delete in place; choose 'auto' or 'tables'")
+    wanted = asked == generations.LAYERS
+    if asked == "auto" and may and n_keys >= layers.LEAST_KEYS:
+        churn = layers.churn(commits.ledger.added, commits.ledger.deleted, n_keys)
+        wanted = churn <= layers.BREAK_EVEN
+        notes.append(
+            f"{'layers' if wanted else 'tables that delete in place'}: {churn:.1%} of the keys were deleted for every "
+            f"{layers.REBUILT_SHARE:.0%} added, and layers are better up to {layers.BREAK_EVEN:.1%}"
+        )
+    design = "auto" if asked in (generations.LAYERS, generations.TABLES) else asked
+    if not wanted:
+        return False, replace(wishes, design=design, tables=asked != "auto" or n_keys >= layers.LEAST_KEYS)
+    # Nothing is deleted from a base; but no region of it may let more pass than was asked for.
+    deletability = DELETABILITY if wishes.deletability is None else wishes.deletability
+    cap = 1 - deletability if wishes.adversarial_fpr is None else min(wishes.adversarial_fpr, 1 - deletability)
+    return True, replace(wishes, design=design, deletability=0.0, adversarial_fpr=cap)
+
+
+def choose_layers(
     prepared: "Prepared[LearnedFilter] | None",
-    design: str,
+    wishes: Wishes,
     n_keys: int,
     fpr: float,
     secret: bytes | None,
     notes: list[str],
-) -> Filter:
+) -> Filter | Gathering:
+    """What gathers the layered filter: with the model unless a base without one is as small."""
+    plain = layers.Plan(fpr, layers.REBUILT_SHARE, secret)
+    if prepared is None:
+        return Gathering(plain, n_keys)
+    learned = replace(plain, pattern=prepared.filter, cap=wishes.adversarial_fpr or 1.0)
+    if prepared.filter.model_bytes and learned.base_bytes(n_keys) < plain.base_bytes(n_keys):
+        return Gathering(learned, n_keys)
+    notes.append("a model does not pay for these keys and this traffic, so a filter without one")
+    return Gathering(plain, n_keys)
+
+
+def choose_tables(
+    prepared: "Prepared[LearnedFilter] | None",
+    wishes: Wishes,
+    n_keys: int,
+    fpr: float,
+    secret: bytes | None,
+    notes: list[str],
+) -> Filter | Gathering:
     """The empty filter to fill: the learned one unless one without a model is as small."""
     plain = generations.new_filter("auto", generations.rebuilt_capacity(n_keys), fpr, secret)
     if prepared is None:
         return plain
-    if design != "auto" or (prepared.filter.model_bytes and generations.pays(prepared.filter, plain)):
+    if wishes.design != "auto" or (prepared.filter.model_bytes and generations.pays(prepared.filter, plain)):
         return prepared.filter
     notes.append("a model does not pay for these keys and this traffic, so a filter without one")
     return plain
@@ -329,7 +388,9 @@ def choose(
 MOST_ROOM = 4.0
 
 
-def filled(commits: Commits, empty: Filter, n_keys: int, report: Callable[[int, int], None]) -> Builder[Txn]:
+def filled(
+    commits: Commits, empty: Filter | Gathering, n_keys: int, report: Callable[[int, int], None]
+) -> Builder[Txn]:
     """A builder that is done; its filter is larger than ``empty`` if the store outgrew that meanwhile."""
     room = 1.0
     while True:
@@ -344,7 +405,19 @@ def filled(commits: Commits, empty: Filter, n_keys: int, report: Callable[[int, 
                     f"{commits.environment.path}: {TOO_MANY_ALIKE}; remove them and run rebuild() again"
                 ) from None
             # New keys may all be of one region, which then needs many times its room.
-            empty = generations.enlarged(empty, room if generations.is_learned(empty) else 1.2)
+            empty = larger(empty, room)
+
+
+def pattern_of(empty: Filter | Gathering) -> Filter | None:
+    """What was planned with a model, or perhaps without."""
+    return empty.pattern if isinstance(empty, Gathering) else empty
+
+
+def larger(empty: Filter | Gathering, room: float) -> Filter | Gathering:
+    """An empty filter like this one with ``room`` times the room; one table with little more than it had."""
+    if isinstance(empty, Gathering):
+        return empty.enlarged(room)
+    return generations.enlarged(empty, room if generations.is_learned(empty) else 1.2)
 
 
 def switch(
@@ -353,7 +426,7 @@ def switch(
     planned: RebuildReport,
     measured: float,
     seconds: float,
-    allow_false_negatives: bool,
+    wishes: Wishes,
 ) -> None:
     """Catch up and make the new filter the one that answers, with everything that is known about it, in one
     transaction."""
@@ -388,7 +461,8 @@ def switch(
             fpr_measured=None if math.isnan(measured) else measured,
             bits_per_key=after.bits_per_key if after.keys else 0.0,
             seconds=seconds,
-            allow_false_negatives=allow_false_negatives,
+            allow_false_negatives=wishes.allow_false_negatives,
+            tables=wishes.tables,
         )
         txn.put(BUILD_KEY, record.pack(), db=dbs.meta)
         commits.on_rebuilt(txn)
@@ -401,6 +475,6 @@ def switch(
             break
         except FilterFullError:
             # The last records did not fit: once more, a little larger.
-            larger = generations.enlarged(builder.filter, 1.2)
-            builder = filled(commits, larger, count(commits), lambda done, total: None)
+            empty = larger(builder.gathering if isinstance(builder, LayeredBuilder) else builder.filter, 1.2)
+            builder = filled(commits, empty, count(commits), lambda done, total: None)
     settings.info = info

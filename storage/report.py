@@ -8,7 +8,78 @@ from dlbf.plain import plain_data
 from dlbf.storage.generations import MIN_CAPACITY
 from dlbf.theory.trade import Trade, trade_lines
 
-__all__ = ["Drift", "FilterFigures", "RebuildReport", "Stats", "Verification"]
+__all__ = ["Drift", "FilterFigures", "Layers", "NeedlessReads", "RebuildReport", "Stats", "Verification"]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers of a store's filter; see ``Stats.layers``.
+
+    Attributes
+    ----------
+    base_bytes, delta_bytes, absent_bytes : int
+        Memory of each: the static base (with its model), the tables of keys added since, the keys known to be absent.
+    base_keys : int
+        Keys that the base was made of.
+    added_keys : int
+        Entries of the tables, and ``planned_keys`` is how many are planned for before the next base.
+    dead_keys : int
+        Keys that the base still lets pass and that are not there any more.
+    absent_keys : int
+        Keys that are known to be absent.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dlbf.storage import Store
+    >>> with tempfile.TemporaryDirectory() as folder, Store(folder) as store:
+    ...     store.update({b"key %d" % i: b"" for i in range(5000)})
+    ...     layers = store.stats().layers
+    >>> layers.base_keys, layers.added_keys, layers.dead_keys, layers.absent_keys
+    (5000, 0, 0, 0)
+    """
+
+    base_bytes: int
+    delta_bytes: int
+    absent_bytes: int
+    base_keys: int
+    added_keys: int
+    planned_keys: int
+    dead_keys: int
+    absent_keys: int
+
+
+@dataclass(frozen=True)
+class NeedlessReads:
+    """Reads of keys that were not there, by why the filter let them pass; see ``Stats.needless_reads``.
+
+    Attributes
+    ----------
+    ordinary : int
+        False positives that were not known, or not any more.
+    deleted : int
+        Keys that were deleted, as far as that was still known.
+    repeated : int
+        Keys that were known to be absent before and had to make room for others, as far as that was still known.
+    spared : int
+        Questions that would have cost such a read, were the key not known to be absent.
+
+    Examples
+    --------
+    >>> reads = NeedlessReads(ordinary=90, deleted=3, repeated=7)
+    >>> reads.total
+    100
+    """
+
+    ordinary: int = 0
+    deleted: int = 0
+    repeated: int = 0
+    spared: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.ordinary + self.deleted + self.repeated
 
 
 @dataclass(frozen=True)
@@ -55,11 +126,18 @@ class Stats:
     design: str = "cuckoo"
     model: str = "none"
     misses: int = 0
+    needless_reads: NeedlessReads = NeedlessReads()
+    layers: Layers | None = None
 
     @property
     def bits_per_key(self) -> float:
-        """Bits of filter and model per key."""
+        """Bits of filter and model per key, keys known to be absent included."""
         return 8 * (self.filter_bytes + self.model_bytes) / self.keys if self.keys else float("nan")
+
+    @property
+    def remembered(self) -> int:
+        """Questions answered because the key was known to be absent, though base or tables let it pass."""
+        return self.needless_reads.spared
 
     @property
     def observed_fpr(self) -> float:
@@ -76,6 +154,7 @@ class Stats:
         """All figures, for a machine."""
         return asdict(self) | {
             "bits_per_key": self.bits_per_key,
+            "remembered": self.remembered,
             "observed_fpr": self.observed_fpr,
             "map_use": self.map_use,
         }

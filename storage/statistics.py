@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from dlbf.filters.base import Filter
+from dlbf.filters.layered import LayeredFilter
 from dlbf.storage import generations
 from dlbf.storage.environment import Environment
 from dlbf.storage.ledger import Ledger
 from dlbf.storage.lmdbtypes import Txn
-from dlbf.storage.report import Stats
+from dlbf.storage.report import Layers, NeedlessReads, Stats
 from dlbf.storage.source import Source
 from dlbf.storage.traffic import Traffic
 
@@ -24,7 +26,8 @@ def gather(environment: Environment, ledger: Ledger[Txn], source: Source[Txn], t
         n_misses = txn.stat(environment.dbs.misses)["entries"]
         last_txn = txn.id()
         info = environment.handle.info()
-    model_bytes = getattr(filter, "model_bytes", 0)
+    composite = generations.composite_of(filter)
+    model_bytes = composite.model_bytes if composite is not None else 0
     return Stats(
         keys=n_keys,
         filter_bytes=filter.nbytes - model_bytes if filter is not None else 0,
@@ -47,6 +50,31 @@ def gather(environment: Environment, ledger: Ledger[Txn], source: Source[Txn], t
         file_bytes=environment.data_bytes,
         readers=info["num_readers"],
         design="none" if filter is None else generations.design_of(filter),
-        model=filter.model.kind if generations.is_learned(filter) else "none",
+        model=composite.model.kind if composite is not None else "none",
         misses=n_misses,
+        needless_reads=needless(filter, traffic.n_false_positives),
+        layers=layers_of(filter) if isinstance(filter, LayeredFilter) else None,
+    )
+
+
+def needless(filter: Filter | None, n_reads: int) -> NeedlessReads:
+    """Reads of absent keys by their cause; what is not known to be another one is ordinary."""
+    if not isinstance(filter, LayeredFilter):
+        return NeedlessReads(ordinary=n_reads)
+    absent = filter.absent
+    ordinary = max(0, n_reads - absent.n_deleted - absent.n_repeated)
+    return NeedlessReads(ordinary, absent.n_deleted, absent.n_repeated, absent.n_answers)
+
+
+def layers_of(filter: LayeredFilter) -> Layers:
+    """The figures of each layer."""
+    return Layers(
+        base_bytes=filter.base_bytes,
+        delta_bytes=filter.delta_bytes,
+        absent_bytes=filter.absent.nbytes,
+        base_keys=filter.base_keys,
+        added_keys=filter.n_added,
+        planned_keys=filter.planned_added,
+        dead_keys=filter.dead,
+        absent_keys=len(filter.absent),
     )

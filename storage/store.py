@@ -22,7 +22,7 @@ from dlbf.errors import StoreError
 from dlbf.kernels.changes import SingleChanges, StoreCore
 from dlbf.kernels.environment import WriteLock
 from dlbf.kernels.methods import own_methods
-from dlbf.storage.build import Builder
+from dlbf.storage.build import store_builder
 from dlbf.storage.commits import Commits
 from dlbf.storage.copying import copy_environment
 from dlbf.storage.environment import MAP_ERRORS, Overtaken
@@ -81,6 +81,9 @@ class Store(StoreCore, Face, MutableMapping[bytes, bytes]):
         Most seconds that opening, a write, a rebuild or a backup waits for another process that is writing; then it is
         a StoreError.  None: as long as that takes.  Ctrl-C ends the wait, and after three seconds the log tells which
         process it is for.
+    remember_bytes : int, optional
+        Most memory, in this process, for absent keys that the filter lets pass and that were read once: they cost no
+        second read.  None: 64 KiB, or a tenth of the filter if that is more; it is allocated as it fills.  0: none.
 
     Raises
     ------
@@ -136,15 +139,18 @@ class Store(StoreCore, Face, MutableMapping[bytes, bytes]):
         create: bool = True,
         sample_misses: bool | int = True,
         lock_timeout: float | None = None,
+        remember_bytes: int | None = None,
     ) -> None:
-        options = Options(fpr, readonly, sync, writemap, secret, keyed, map_size, max_readers, create, lock_timeout)
+        options = Options(
+            fpr, readonly, sync, writemap, secret, keyed, map_size, max_readers, create, lock_timeout, remember_bytes
+        )
         options.check()
         limit = sample_limit(sample_misses, readonly)
         opened = open_parts(checked_path(path), options)
         environment, log = opened.environment, opened.log
         ledger, traffic = self._prepare(opened, limit)
         source = LmdbSource(environment, environment.dbs)
-        new_builder = partial(Builder, log, keys_after=source.keys_after)
+        new_builder = partial(store_builder, log, source.keys_after)
         self._commits = Commits(opened, ledger, source, traffic, new_builder)
         self._changes = SingleChanges(
             opened.writes, log, ledger, traffic, lmdb.Transaction, MAP_ERRORS, PLAIN_KEY_BYTES

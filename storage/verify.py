@@ -83,6 +83,8 @@ def verify(ledger: Ledger[Txn], source: Source[Txn]) -> Verification:
 
 def took_out(filter: Filter, key: bytes) -> bool:
     """Take a key out of a filter; False if it was not there."""
+    if key not in filter:
+        return False  # a layered filter could take it out and deny it all the same
     try:
         filter.remove(key)
         return True
@@ -138,7 +140,8 @@ def check_records(txn: Txn, log: LmdbLog) -> list[str]:
 
 def check_model(txn: Txn, dbs: Databases, filter: Filter) -> list[str]:
     """Compare what is kept of the model with the filter's own; the pickle's checksum is checked, nothing is opened."""
-    expected = filter.model.to_bytes() if generations.is_learned(filter) and filter.model_bytes else None
+    composite = generations.composite_of(filter)
+    expected = composite.model.to_bytes() if composite is not None and composite.model_bytes else None
     problems = []
     found = {}
     for key, record in txn.cursor(dbs.model):

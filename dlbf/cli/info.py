@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from dlbf.errors import DlbfError
 from dlbf.filters.base import check_all, geometry_of
 from dlbf.filters.files import open_filter
 from dlbf.plain import plain_data
+
+if TYPE_CHECKING:
+    from dlbf.storage import Layers
 
 __all__ = ["command"]
 
@@ -111,6 +114,8 @@ def _rows(path: Path, stats: Any, drift: Any, plan: Any, guard: dict[str, Any] |
             rows.append(("", f"generation {stats.generation}"))
         if stats.keys >= MIN_CAPACITY:  # fewer keys do not decide how large a filter is
             rows.append(("", _bits(stats)))
+        if stats.layers is not None:
+            rows.append(("", _layers(stats.layers)))
         if plan is not None:
             rows.append(("", f"planned: FPR {plan.fpr:.3%}, deletability {plan.deletability:.3f}"))
     seen = "no absent lookups seen yet"
@@ -147,6 +152,14 @@ def _bits(stats: Any) -> str:
     if stats.model_bytes:
         bits += f"; the model takes {8 * stats.model_bytes / stats.keys:.2f} of them"
     return bits
+
+
+def _layers(layers: "Layers") -> str:
+    """What each layer has."""
+    return (
+        f"base {_bytes(layers.base_bytes)} of {layers.base_keys:,} keys, {layers.dead_keys:,} of them gone; "
+        f"{layers.added_keys:,} of {layers.planned_keys:,} added in {_bytes(layers.delta_bytes)}"
+    )
 
 
 def _bytes(n: float) -> str:

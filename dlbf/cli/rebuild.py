@@ -16,7 +16,7 @@ from dlbf.theory import DESIGNS
 
 __all__ = ["command"]
 
-USABLE = [name for name, design in DESIGNS.items() if design.deletable]
+USABLE = [name for name, design in DESIGNS.items() if design.deletable] + ["layers", "tables"]
 PHASES = {
     "negatives": "collecting absent keys",
     "scan": "sampling keys",

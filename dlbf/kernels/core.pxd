@@ -61,6 +61,12 @@ cdef inline bint filter_contains(FilterCore filter, uint64_t h, const uint8_t* k
     return filter._contains(h, key, n)
 
 
+cdef inline void filter_contains_chunk(
+    FilterCore filter, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out
+) noexcept nogil:
+    filter._contains_chunk(chunk, hashes, out)
+
+
 cdef inline int filter_add(FilterCore filter, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
     return filter._add(h, key, n)
 

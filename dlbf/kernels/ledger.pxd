@@ -6,6 +6,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 from dlbf.kernels.core cimport FilterCore, filter_contains
 from dlbf.kernels.forks cimport fork_count
 from dlbf.kernels.hashing cimport hash_for_filter, hash_key
+from dlbf.kernels.layers cimport LayeredCore, layered_remember
 from dlbf.kernels.locks cimport LedgerLock
 from dlbf.kernels.types cimport gate_read_one_done, gate_try_read, likely, uint8_t, uint64_t, unlikely
 
@@ -82,6 +83,19 @@ cdef inline int ledger_probe(LedgerCore ledger, object key) noexcept:
     maybe = filter_contains(filter, h, data, n)
     gate_read_one_done(&filter.gate)
     return ANSWER_MAYBE if maybe else ANSWER_ABSENT
+
+
+cdef inline void ledger_remember(LedgerCore ledger, object key, uint64_t epoch) noexcept:
+    """A key that passed was read and is not there; ``epoch`` was noted before it was read.
+
+    It is entered only if the data were those of the position that the filter answers for.  Then no change has been
+    begun since the note (each raises the epoch), and the word is still what it was: so what was read is neither older
+    nor newer.  Newer data would deny a key to a snapshot that has it.  The GIL is held from here to the end.
+    """
+    cdef const uint8_t* data
+    if ledger.epoch == epoch and ledger_usable(ledger) and isinstance(ledger.filter, LayeredCore):
+        data = <const uint8_t*>PyBytes_AS_STRING(key)
+        layered_remember(ledger.filter, data, PyBytes_GET_SIZE(key))
 
 
 cdef inline int ledger_ask(LedgerCore ledger, object key) noexcept:

@@ -119,6 +119,10 @@ cdef class LedgerCore:
             return ANSWER_UNKNOWN
         return ledger_probe(self, key)
 
+    def remember(self, bytes key, uint64_t epoch):
+        """A key was read after ``epoch`` was noted, and is not there; it may be entered among the absent ones."""
+        ledger_remember(self, key, epoch)
+
     cpdef bint follow(self, uint64_t position, record, Py_ssize_t n_operations) except -1:
         """Apply the (checked) record of ``position`` to the filter; :meth:`offer` may follow.
 

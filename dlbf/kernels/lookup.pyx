@@ -2,9 +2,9 @@
 
 cimport cython
 
-from dlbf.kernels.ledger cimport ANSWER_ABSENT, ANSWER_MAYBE, ledger_ask
+from dlbf.kernels.ledger cimport ANSWER_ABSENT, ANSWER_MAYBE, ledger_ask, ledger_remember
 from dlbf.kernels.traffic cimport traffic_absent
-from dlbf.kernels.types cimport likely
+from dlbf.kernels.types cimport likely, uint64_t
 
 
 cdef class SourceCore:
@@ -31,6 +31,7 @@ cdef class LookupCore:
 
     cdef inline object _look_up(self, object key, object default):
         cdef TrafficCore traffic = self.traffic
+        cdef uint64_t epoch = self.ledger.epoch
         cdef int answer = ledger_ask(self.ledger, key)
         if likely(answer == ANSWER_ABSENT):
             traffic.n_lookups += 1
@@ -43,6 +44,7 @@ cdef class LookupCore:
             if value is not None:
                 return value
             traffic.n_false_positives += 1
+            ledger_remember(self.ledger, key, epoch)
             traffic_absent(traffic, key)
             return default
         return self._look_up_slowly(key, default)

@@ -267,6 +267,7 @@ static inline int dlbf_gate_try_read(dlbf_gate *g) {
 }
 #define dlbf_gate_write_one(g) dlbf_gate_write(g)
 #define dlbf_gate_write_one_done(g) dlbf_gate_write_done(g)
+#define dlbf_gate_try_write_one(g) dlbf_gate_enter(g, 0, -1)
 #else
 static inline void dlbf_gate_read_one(dlbf_gate *g) {
     while (dlbf_unlikely(g->state < 0)) {
@@ -286,6 +287,7 @@ static inline void dlbf_gate_write_one(dlbf_gate *g) {
     }
 }
 #define dlbf_gate_write_one_done(g) ((void)(g))
+#define dlbf_gate_try_write_one(g) ((g)->state == 0)
 #endif
 
 /* Arrow C data interface (a published, stable ABI): what the PyCapsules point to. */

@@ -51,6 +51,7 @@ cdef extern from "portable.h":
     void gate_read_one_done "dlbf_gate_read_one_done"(Gate* g) noexcept
     void gate_write_one "dlbf_gate_write_one"(Gate* g) noexcept
     void gate_write_one_done "dlbf_gate_write_one_done"(Gate* g) noexcept
+    bint gate_try_write_one "dlbf_gate_try_write_one"(Gate* g) noexcept
 
     cdef struct ArrowSchema:
         const char* format

@@ -35,6 +35,7 @@ from dlbf.learned.assembly import (
     AT_MODEL_PARAMS,
     DELETED,
     DIRECTORY,
+    FLAG_OWN_KEYS,
     INITIAL,
     MEMBER,
     OWN_PARAMS,
@@ -422,11 +423,15 @@ def empty_composite(
     return made
 
 
-def empty_like(composite: C, parts: Sequence[Part], plan: Explanation, capacity: int) -> C:
-    """An empty filter with these parts and that plan; model, thresholds, flags and secret are the same."""
+def empty_like(composite: C, parts: Sequence[Part], plan: Explanation, capacity: int, keep_keys: bool = True) -> C:
+    """An empty filter with these parts and that plan; model, thresholds, flags and secret are the same.
+
+    Without ``keep_keys`` every part sees the key's hash under its own number, not under a key of its own.
+    """
     head = composite._head()
+    flags = head[2] if keep_keys else head[2] & ~FLAG_OWN_KEYS
     return empty_composite(
-        type(composite), parts, head[4 : 4 + head[0] - 1], composite.model, head[2], plan, capacity,
+        type(composite), parts, head[4 : 4 + head[0] - 1], composite.model, flags, plan, capacity,
         composite.fpr_target or plan.fpr, secret_of(composite),
     )  # fmt: skip
 

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 from dlbf import models
-from dlbf.storage import Store, generations, ledger, rebuild, steps
+from dlbf.filters.layered import LayeredFilter
+from dlbf.storage import Store, generations, layers, ledger, rebuild, steps
 
 N_KEYS = 1500
 BEFORE, AFTER = b"B", b"A"
@@ -37,6 +38,11 @@ def learn(store):
     store.rebuild(NEGATIVES, "plbf-cbf", model=small_model(), fpr=0.05)
 
 
+def learn_layers(store):
+    """Rebuild with layers, and a model in the base."""
+    store.rebuild(NEGATIVES, "layers", model=small_model(), fpr=0.05)
+
+
 def make_everything_happen_often(patch=setattr):
     """Small filters and journals: growth, shrinking and checkpoints every few transactions; models for few keys."""
     patch(generations, "MIN_CAPACITY", 64)
@@ -44,6 +50,11 @@ def make_everything_happen_often(patch=setattr):
     patch(ledger, "LOG_SHARE", 1)
     patch(rebuild, "LEAST_KEYS", 1)
     patch(generations, "pays", lambda learned, plain: True)
+    # Layers however few keys there are and however many are deleted; some bases in threads of their own.
+    patch(layers, "LEAST_KEYS", 100)
+    patch(layers, "THREAD_KEYS", 400)
+    patch(layers, "BREAK_EVEN", 1e9)
+    patch(layers.Plan, "base_bytes", lambda plan, n_keys: n_keys if plan.pattern is None else n_keys // 2)
     small_model()
 
 
@@ -51,7 +62,7 @@ def changes(seed, number):
     """What transaction ``number`` of a workload does: (key, value or None) pairs, or the name of a chore."""
     rng = random.Random(f"{seed} {number}")
     if rng.random() < 0.08:
-        return rng.choice(["checkpoint", "rebuild", "learn"])
+        return rng.choice(["checkpoint", "rebuild", "learn", "layers", "learn layers"])
     out = []
     # Phases of mostly inserting and mostly deleting, so that the filter grows and shrinks.
     put_share = 0.8 if (seed // 7 + number // 40) % 2 == 0 else 0.25
@@ -84,6 +95,10 @@ def run(store, seed, first, last, announce):
         announce(BEFORE, number)
         if what == "learn":
             learn(store)
+        elif what == "layers":
+            store.rebuild(design="layers")
+        elif what == "learn layers":
+            learn_layers(store)
         elif isinstance(what, str):
             getattr(store, what)()
         else:
@@ -173,6 +188,10 @@ def check(path, allowed, options=None):
 def same_filter(store):
     """Whether the replica answers exactly like a filter of the same geometry built from the data."""
     live = store.ledger.filter
+    if isinstance(live, LayeredFilter):
+        # What a base lets pass besides depends on when it was made; what it must, and how many there are, does not.
+        keys = list(store)
+        return live.contains_many(keys).all() and len(live) == len(keys) and live.n_added <= len(keys)
     fresh = live.copy()
     fresh.clear()
     fresh.update(list(store))

@@ -11,7 +11,7 @@ from support import peek
 
 from dlbf.errors import DlbfError, FormatError, StoreError
 from dlbf.kernels.journal import OperationLog, Tail, operations, read_record, split_entry
-from dlbf.storage import Store, generations, layout, steps
+from dlbf.storage import Store, layers, layout, steps
 from dlbf.storage.lmdblog import LmdbLog
 from dlbf.storage.longkeys import Databases
 
@@ -307,10 +307,10 @@ def test_bulk_load_is_given_a_filter_of_its_size(path):
     keys = [b"key %d" % i for i in range(30_000)]
     with open_store(path) as store:
         store.update((key, b"") for key in keys)
-        assert len(keys) <= store.stats().capacity <= generations.BULK_GROWTH * len(keys) + 1
-        assert 8 * store.stats().filter_bytes / len(keys) < 11
+        assert len(keys) <= store.stats().capacity <= (1 + layers.GROWN_SHARE) * len(keys) + 1
+        assert 8 * store.stats().filter_bytes / len(keys) < 7.5
         # Then it grows as a store does that is filled little by little.
-        for i in range(0, 6000, 500):
+        for i in range(0, 9000, 500):
             store.update((b"more %d" % j, b"") for j in range(i, i + 500))
-        assert store.stats().capacity > 1.9 * len(keys)
+        assert store.stats().capacity > 1.4 * len(keys)
         assert store.verify().ok

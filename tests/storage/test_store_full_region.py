@@ -12,7 +12,7 @@ def test_a_commit_that_fills_a_region_leaves_a_store_that_filters(tmp_path):
     """No later commit may be needed: a list that changes once a day would be read without its filter for a day."""
     with Store(tmp_path / "s", sync="none") as store:
         store.update((key, b"") for key in listed_urls(20_000))
-        report = store.rebuild(ordinary_urls(20_000), model="ngram", deletability=0.0)
+        report = store.rebuild(ordinary_urls(20_000), model="ngram", deletability=0.0, design="tables")
         assert report.model == "ngram"
         # Fewer than the filter has room for, but all of the kind that has little.
         room = store.stats().capacity - len(store)
