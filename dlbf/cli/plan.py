@@ -109,7 +109,7 @@ def command(
 
 
 def _places(row: Design, found: Plan) -> str:
-    """The filters in words: initial | members low to high | deleted."""
+    """The filters in words: the one in front; members, low score to high; sets of the keys that are gone."""
     parts = []
     if found.initial is not None:
         parts.append(f"first {found.initial.base}")
@@ -119,10 +119,10 @@ def _places(row: Design, found: Plan) -> str:
         parts.append(f"{len(members)} x {members[0]}" if many else ", ".join(members))
         gone = sorted({region.deleted.base for region in found.regions if region.deleted is not None})
         if gone:
-            parts.append(f"deleted {', '.join(gone)}")
+            parts.append(f"gone: {', '.join(gone)}")
     elif row.regions == MANY:
         parts.append("per region")
-    return " | ".join(parts)
+    return "; ".join(parts)
 
 
 def _table(rows: list[Design], plans: list[Plan], counter_bits: int) -> None:
@@ -166,9 +166,9 @@ def _table(rows: list[Design], plans: list[Plan], counter_bits: int) -> None:
     for reason, names in refused.items():
         console.print(f"not feasible ({reason}): {', '.join(names)}", style="dim", highlight=False, markup=False)
     console.print(
-        "deletable: chance that the first key removed then answers 'absent' (--details: on average, and after "
-        "--deletions).  forged: FPR for someone who can choose the score but not the keyed hash.  "
-        f"counters have {counter_bits} bits.",
+        "deletable: chance that the first key removed then answers 'absent'.  forged: FPR for someone who can "
+        "choose the score but not the keyed hash.  "
+        f"counters: {counter_bits} bits.",
         style="dim",
         highlight=False,
     )

@@ -34,6 +34,12 @@ class Churned:
         Rate for strangers; keys that could not be removed are part of it.
     marked : float
         Share of the regions that are marked.
+
+    Examples
+    --------
+    >>> (found,) = dlbf_under_churn(12, 7, 9, [0.5])
+    >>> round(found.removable, 2), round(found.fpr, 3), round(found.marked, 2)
+    (0.29, 0.027, 0.91)
     """
 
     turnover: float
