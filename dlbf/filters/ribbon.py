@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Never, Self
 
 import numpy as np
@@ -116,6 +115,8 @@ def fill_ribbon(keys: SortedHashes, geometry: RibbonGeometry, payload: Room, wor
     if n_runs == 1:
         outcomes = [solve(0)]
     else:
+        from concurrent.futures import ThreadPoolExecutor  # heavy, and only a large build needs it
+
         with ThreadPoolExecutor(n_runs) as pool:
             outcomes = list(pool.map(solve, range(n_runs)))
     for run, (failed, head) in enumerate(outcomes):

@@ -83,8 +83,9 @@ def test_import_loads_nothing_heavy():
     )
     loaded = set(done.stdout.split())
     assert not [name for name in HEAVY if name in loaded]
-    # A few of our own (a plain `import numpy` is some 130 more); growth shows here before it shows on a clock.
-    assert len([name for name in loaded if name.partition(".")[0] == "dlbf"]) < 30
+    # A few of our own, up to three for a kind of filter (a plain `import numpy` is some 130 more); growth shows here
+    # before it shows on a clock.
+    assert len([name for name in loaded if name.partition(".")[0] == "dlbf"]) < 33
 
 
 @pytest.mark.timing
