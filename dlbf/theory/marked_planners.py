@@ -154,7 +154,7 @@ def plan_marked_regions(task: Task) -> Plan:
         _, rate, kept = _rates(column[:, None] * cells, hashes, marks)
         fpr = rate @ queries
         good = (kept @ keys <= 1 - task.deletability) & (rate.max(axis=1) <= task.adversarial_fpr * (1 + 1e-9))
-        good &= (abs(np.log2(column)) <= 1) if task.fpr is None else (fpr <= task.fpr)
+        good &= ((column >= 0.5) & (column <= 2)) if task.fpr is None else (fpr <= task.fpr)
         value = np.where(good, fpr if task.bits is not None else column * spent, math.inf)
         at = int(np.argmin(value))
         if math.isfinite(value[at]) and (best is None or value[at] < best[0]):
@@ -189,7 +189,7 @@ def plan_marked_sandwich(task: Task) -> Plan:
         _, low_rate, low_kept = _rates(scales * table.cells[two], table.hashes[two], table.marks[two])
         fpr = first_rate * (queries[1] + queries[0] * low_rate)
         kept = first_kept * (keys[1] + keys[0] * low_kept)
-        good = (kept <= 1 - task.deletability) & (first_rate <= task.adversarial_fpr) & (abs(np.log2(scales)) <= 1)
+        good = (kept <= 1 - task.deletability) & (first_rate <= task.adversarial_fpr) & (scales >= 0.5) & (scales <= 2)
         if task.fpr is not None:
             good &= fpr <= task.fpr
         if not good.any():
