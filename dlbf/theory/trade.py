@@ -28,6 +28,12 @@ class Trade:
         Model included.
     chosen : bool
         Whether this is the filter at hand.
+
+    Examples
+    --------
+    >>> from dlbf.theory import Trade
+    >>> Trade(fpr=0.01, worst_case=0.1, bits_per_key=5.6, chosen=True).worst_case
+    0.1
     """
 
     fpr: float

@@ -132,7 +132,7 @@ def test_held_out_groups_predict_for_groups_that_are_new():
     absent = [host + b"/%d" % i for host in hosts[200:] for i in range(100)]
     by_key, by_host = (
         LearnedFilter.fit(
-            keys, absent, fpr=0.05, deletability=0.0, model="ngram", max_model_bytes=2048, groups=groups
+            keys, absent, fpr=0.05, deletability=0.0, model="ngram", max_model_bytes=1024, groups=groups
         )
         for groups in (None, "host")
     )  # fmt: skip

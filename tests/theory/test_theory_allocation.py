@@ -332,7 +332,7 @@ def test_search_is_not_cut_short_where_the_first_choice_is_not_the_best():
     keys, queries = 0.9 * below(4) + 0.1 * below(0), 0.99 * below(0) + 0.01 * below(4)
     found = theory.plan(
         "auto", key_shares=np.diff(keys, prepend=0, append=1), query_shares=np.diff(queries, prepend=0, append=1),
-        fpr=0.05, deletability=0.5,
+        fpr=0.05, deletability=0.5, adversarial_fpr=1.0,
     )  # fmt: skip
     assert found.bits == pytest.approx(3.07467, abs=2e-5)
 
