@@ -449,16 +449,16 @@ cdef class CompositeCore(FilterCore):
     def _adopt(self, buffer):
         """Go on in another buffer, which holds the same keys; called under ``_lock``."""
         cdef Py_buffer view
-        cdef Py_buffer old = self.view
+        cdef Py_buffer old = self.taken.view
         self._need_writable()
         before = self.owner
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
-        self.view, self.owner = view, buffer
+        self.taken.view, self.owner = view, buffer
         self.data, self.n_payload_bytes = <uint8_t*>view.buf, view.len
         try:
             self._load()
         except BaseException:
-            self.view, self.owner = old, before
+            self.taken.view, self.owner = old, before
             self.data, self.n_payload_bytes = <uint8_t*>old.buf, old.len
             PyBuffer_Release(&view)
             raise

@@ -152,8 +152,8 @@ cdef class ExactCore(FilterCore):
         except BaseException:
             PyBuffer_Release(&view)
             raise
-        PyBuffer_Release(&self.view)
-        self.view = view
+        PyBuffer_Release(&self.taken.view)
+        self.taken.view = view
         self.owner = buffer
         self.data = <uint8_t*>view.buf
         self.n_payload_bytes = view.len

@@ -1,6 +1,5 @@
 """What answers: a filter, the position in the log that it is complete for, and the log's newest position."""
 
-from cpython.buffer cimport Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 
 from dlbf.kernels.core cimport FilterCore, filter_contains
@@ -8,7 +7,7 @@ from dlbf.kernels.forks cimport fork_count
 from dlbf.kernels.hashing cimport hash_for_filter, hash_key
 from dlbf.kernels.layers cimport LayeredCore, layered_remember
 from dlbf.kernels.locks cimport LedgerLock
-from dlbf.kernels.types cimport gate_read_one_done, gate_try_read, likely, uint8_t, uint64_t, unlikely
+from dlbf.kernels.types cimport Export, gate_read_one_done, gate_try_read, likely, uint8_t, uint64_t, unlikely
 
 cdef extern from *:
     """
@@ -28,7 +27,7 @@ cdef enum:
 
 
 cdef class Word:
-    cdef Py_buffer view
+    cdef Export taken
     cdef readonly bint attached
     cdef const uint8_t* first
     cdef const uint8_t* second

@@ -31,25 +31,25 @@ cdef class Word:
 
     def __dealloc__(self):
         if self.attached:
-            PyBuffer_Release(&self.view)
+            PyBuffer_Release(&self.taken.view)
 
     def attach(self, buffer, Py_ssize_t first_offset, Py_ssize_t second_offset):
         """Watch two offsets of a buffer."""
         self.detach()
-        PyObject_GetBuffer(buffer, &self.view, PyBUF_SIMPLE)
-        if min(first_offset, second_offset) < 0 or max(first_offset, second_offset) + 8 > self.view.len:
-            PyBuffer_Release(&self.view)
+        PyObject_GetBuffer(buffer, &self.taken.view, PyBUF_SIMPLE)
+        if min(first_offset, second_offset) < 0 or max(first_offset, second_offset) + 8 > self.taken.view.len:
+            PyBuffer_Release(&self.taken.view)
             raise ValueError("the positions are outside of the buffer")
         self.attached = True
-        self.first = <const uint8_t*>self.view.buf + first_offset
-        self.second = <const uint8_t*>self.view.buf + second_offset
+        self.first = <const uint8_t*>self.taken.view.buf + first_offset
+        self.second = <const uint8_t*>self.taken.view.buf + second_offset
 
     def detach(self):
         """Watch nothing; a second time nothing happens."""
         self.first = self.second = <const uint8_t*>&NOWHERE
         if self.attached:
             self.attached = False
-            PyBuffer_Release(&self.view)
+            PyBuffer_Release(&self.taken.view)
 
     def newest(self):
         """The newest position, or None where it cannot be seen."""

@@ -1,8 +1,6 @@
 """The buffer that a filter works on: somebody else's memory, a gate in front of it, and sums to check it by."""
 
-from cpython.buffer cimport Py_buffer
-
-from dlbf.kernels.types cimport Gate, uint8_t
+from dlbf.kernels.types cimport Export, Gate, uint8_t
 
 
 cdef class ChunkSums:
@@ -14,7 +12,7 @@ cdef class ChunkSums:
 cdef class PayloadCore:
     cdef object __weakref__
     cdef object owner
-    cdef Py_buffer view
+    cdef Export taken
     cdef bint writable
     cdef bint inherited         # the file of the process that this one was forked from
     cdef uint8_t* data

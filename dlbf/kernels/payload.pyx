@@ -79,7 +79,7 @@ cdef class PayloadCore:
         self.gate.crowd = &crowd
 
     def __dealloc__(self):
-        PyBuffer_Release(&self.view)  # which does nothing if there is none
+        PyBuffer_Release(&self.taken.view)  # which does nothing if there is none
 
     # --- the buffer
 
@@ -93,7 +93,7 @@ cdef class PayloadCore:
             writable = False
             PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
         self._detach()
-        self.view = view
+        self.taken.view = view
         self.writable = writable and sums is None
         self.inherited = False
         self.owner = buffer
@@ -109,7 +109,7 @@ cdef class PayloadCore:
         if self.data != NULL:
             self._need_no_reader()
             gate_write(&self.gate)
-            PyBuffer_Release(&self.view)
+            PyBuffer_Release(&self.taken.view)
             self.data = NULL
             self.writable = False
             gate_write_done(&self.gate)

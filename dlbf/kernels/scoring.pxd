@@ -21,13 +21,11 @@ Scores, all sums in integers that cannot overflow:
     trees      bias + sum of leaves;  x <= threshold goes left
 """
 
-from cpython.buffer cimport Py_buffer
-
 from dlbf.kernels.features cimport (
     INDEXED_MAX, INDEXED_MIN, ROOM_VALUES, TAKE_INT4, TAKE_INT8, VIEW_LEXICAL, Indices, LexicalTables,
     lexical_simd, lexical_values, ngram_indices, ngram_sum_avx2, ngram_walk, numeric_values, weights_sum,
 )
-from dlbf.kernels.types cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from dlbf.kernels.types cimport Export, int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     MODEL_NONE = 0
@@ -176,5 +174,5 @@ cdef class Scorer:
     cdef Model model
     cdef bytearray derived               # what model points to besides the buffer, or None
     cdef uint64_t[10] numbers
-    cdef Py_buffer buffer
+    cdef Export taken
     cdef bint has_buffer

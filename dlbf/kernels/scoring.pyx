@@ -308,21 +308,21 @@ cdef class Scorer:
             raise ValueError(f"expected {N_PARAMS} parameters, found {len(params)}")
         for i in range(10):
             self.numbers[i] = params[i]
-        PyObject_GetBuffer(payload, &self.buffer, PyBUF_CONTIG_RO)
+        PyObject_GetBuffer(payload, &self.taken.view, PyBUF_CONTIG_RO)
         self.has_buffer = True
-        self.derived = model_open(&self.model, <const uint8_t*>self.buffer.buf, self.buffer.len, self.numbers)
+        self.derived = model_open(&self.model, <const uint8_t*>self.taken.view.buf, self.taken.view.len, self.numbers)
 
     def __init__(self, *args, **kwargs):
         """Nothing is left to do: all was read in __cinit__, which no subclass can bypass."""
 
     def __dealloc__(self):
         if self.has_buffer:
-            PyBuffer_Release(&self.buffer)
+            PyBuffer_Release(&self.taken.view)
 
     @property
     def nbytes(self):
         """Bytes of the payload: what the model adds to a filter."""
-        return self.buffer.len
+        return self.taken.view.len
 
     @property
     def working_nbytes(self):
@@ -337,7 +337,7 @@ cdef class Scorer:
     @property
     def payload(self):
         """The payload, read-only."""
-        return memoryview(self.buffer.obj).cast("B").toreadonly()
+        return memoryview(self.taken.view.obj).cast("B").toreadonly()
 
     # A plain method; see methods.pyx.
     @cython.binding(False)

@@ -5,6 +5,14 @@ In anything stored or hashed: uint8_t .. uint64_t.  Py_ssize_t only counts thing
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from cpython.buffer cimport Py_buffer
+
+
+cdef struct Export:
+    # A buffer that an object has taken.  As a field of its own the collector would forget it without releasing it, and
+    # whoever gave the buffer would be freed while it is in use; inside of a struct only PyBuffer_Release lets it go.
+    Py_buffer view
+
 
 cdef extern from "portable.h" nogil:
     void prefetch "dlbf_prefetch"(const void* p) noexcept
