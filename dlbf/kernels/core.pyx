@@ -13,7 +13,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from libc.string cimport memcpy, memset
 
 from dlbf.kernels.hashing cimport hash_chunk, hash_for_filter, hash_key, hash_key_from
-from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open
+from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open, open_keys
 from dlbf.kernels.types cimport (
     gate_read, gate_read_done, gate_read_one, gate_read_one_done, gate_try_read, gate_write, gate_write_done,
     gate_write_one, gate_write_one_done, likely, unlikely,
@@ -376,7 +376,7 @@ cdef class FilterCore(PayloadCore):
 
     cdef bytearray _ask_many(self, object keys, bint regions):
         """One byte for every key of a batch: whether it is there, or its region."""
-        cdef KeyReader reader = KeyReader(keys)
+        cdef KeyReader reader = open_keys(keys)
         cdef uint64_t hashes[CHUNK_KEYS]
         cdef bytearray out = bytearray()
         cdef uint8_t* answers
@@ -410,7 +410,7 @@ cdef class FilterCore(PayloadCore):
 
     cdef bytearray _change_many(self, object keys, bint removing):
         """Add or discard every key of a batch; returns what a removal answers for each."""
-        cdef KeyReader reader = KeyReader(keys)
+        cdef KeyReader reader = open_keys(keys)
         cdef uint64_t hashes[CHUNK_KEYS]
         cdef bytearray out = bytearray()
         cdef uint8_t* answers = NULL

@@ -8,7 +8,7 @@ import numpy as np
 
 from libc.string cimport memcpy, memset
 
-from dlbf.kernels.keys cimport KeyReader
+from dlbf.kernels.keys cimport KeyReader, open_keys
 from dlbf.kernels.types cimport int32_t, int64_t, popcount64
 
 LEXICAL_NAMES = (
@@ -288,7 +288,7 @@ def pack_keys(keys):
     >>> bytes(data), offsets.tolist()
     (b'abc', [0, 2, 3])
     """
-    cdef KeyReader reader = KeyReader(keys)
+    cdef KeyReader reader = open_keys(keys)
     cdef Py_ssize_t i, n_bytes
     cdef int64_t total = 0
     cdef int64_t[::1] ends

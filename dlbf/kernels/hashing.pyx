@@ -5,7 +5,7 @@ The functions for short keys are inline in ``hashing.pxd``; see there for what i
 
 from libc.string cimport memset
 
-from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open
+from dlbf.kernels.keys cimport CHUNK_KEYS, KeyReader, KeyRef, key_close, key_open, open_keys
 from dlbf.kernels.types cimport load64, mulfold64, prefetch, store64, uint8_t, uint64_t
 
 import numpy as np
@@ -176,7 +176,7 @@ def hash64_many(keys, secret=None, lanes=None):
     """
     global sip_lanes
     cdef HashKey hk = hash_key_from(secret)
-    cdef KeyReader reader = KeyReader(keys)
+    cdef KeyReader reader = open_keys(keys)
     cdef uint64_t[::1] room
     cdef Py_ssize_t n = 0
     cdef int best = dlbf_sip_lanes()

@@ -11,7 +11,7 @@ from dlbf.kernels.features cimport (
     N_LEXICAL, N_NUMERIC, NO_SPLIT, VIEW_NGRAM, VIEW_NONE, VIEW_NUMERIC, check_packed, count_high, count_low,
     indexing_is_faster, lexical_best, lexical_tables,
 )
-from dlbf.kernels.keys cimport KeyReader, KeyRef, key_close, key_open
+from dlbf.kernels.keys cimport KeyReader, KeyRef, key_close, key_open, open_keys
 from dlbf.kernels.types cimport load32
 
 from dlbf.errors import FormatError
@@ -356,7 +356,7 @@ cdef class Scorer:
 
     def score_many(self, keys, /):
         """The scores of a batch as a numpy array of int32; the GIL is released while scoring."""
-        cdef KeyReader reader = KeyReader(keys)
+        cdef KeyReader reader = open_keys(keys)
         cdef bytearray out = bytearray()
         cdef int32_t* scores
         cdef Py_ssize_t n, done = 0

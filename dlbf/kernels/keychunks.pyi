@@ -1,0 +1,2 @@
+class KeyReader:
+    n_read: int
