@@ -6,7 +6,7 @@ from typing import Any
 __all__ = ["plain_data"]
 
 
-def plain_data(value: Any) -> Any:
+def plain_data(value: object) -> Any:
     """The same in lists and dictionaries, as JSON has them; numbers that are not finite become None.
 
     Examples

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 from dlbf.adversary.attacks import Attack
-from dlbf.adversary.oracle import Oracle
+from dlbf.adversary.oracle import Oracle, Target
 from dlbf.adversary.revealing import reveal, stated_bound
 from dlbf.filters.base import Filter
 from dlbf.learned.evaluation import Rate
@@ -24,7 +23,7 @@ from dlbf.learned.filter import LearnedFilter
 __all__ = ["CHALLENGES", "Challenge", "Outcome", "Setup", "attack_target", "play"]
 
 # Makes what is attacked, with a secret of its own for every round, and says which keys are in it.
-Setup = Callable[[int], tuple[Any, Collection[bytes]]]
+Setup = Callable[[int], tuple[Target, Collection[bytes]]]
 
 
 @dataclass(frozen=True)
@@ -88,10 +87,10 @@ class Outcome:
         """The rate that was promised."""
         return self.queries.predicted
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain data, for JSON."""
 
-        def rate(found: Rate) -> dict[str, Any]:
+        def rate(found: Rate) -> dict[str, object]:
             return {
                 "value": found.value if found.trials else None,
                 "interval_99": list(found.interval),
@@ -111,7 +110,7 @@ class Outcome:
 
 
 def attack_target(
-    target: Any,
+    target: Target,
     members: Collection[bytes],
     attack: Attack,
     *,
@@ -210,8 +209,7 @@ def play(
     outcomes = []
     for number in range(rounds):
         target, members = setup(number)
-        has_model = isinstance(target, LearnedFilter) and len(target.plan.regions) > 1
-        if has_model and not rules.learned:
+        if isinstance(target, LearnedFilter) and len(target.plan.regions) > 1 and not rules.learned:
             raise ValueError(f"the game {challenge!r} is for filters without a model; this one has {target.design!r}")
         outcomes.append(attack_target(target, members, attack(number), challenge=rules, forgeries=forgeries))
     bound = max(outcome.bound for outcome in outcomes)

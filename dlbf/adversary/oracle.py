@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,13 @@ class StoreFilter:
             return np.array([txn.delete(key) for key in keys], dtype=bool)
 
 
+class Target(Protocol):
+    """Anything with ``in``; see ``Oracle`` for what else is used where it exists."""
+
+    def __contains__(self, key: bytes, /) -> bool:
+        """Whether the key may be there."""
+
+
 class Oracle:
     """Answers an adversary's questions, applies its changes, and keeps the score.
 
@@ -103,13 +110,13 @@ class Oracle:
 
     def __init__(
         self,
-        target: Any,
+        target: Target,
         members: Collection[bytes],
         queries: int,
         changes: int = 0,
         revealed: Revealed | None = None,
     ) -> None:
-        self.target = target
+        self.target: Any = target
         self.known = list(members)
         self.members = set(members)
         self.queries = queries

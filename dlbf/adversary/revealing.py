@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dlbf.filters import BloomFilter, CountingBloomFilter, DeletableBloomFilter, Filter
 from dlbf.filters.base import geometry_of, secret_of
 from dlbf.learned import LearnedFilter
-from dlbf.learned.assembly import DELETED, INITIAL, part_fpr
+from dlbf.learned.assembly import DELETED, INITIAL, Part, part_fpr
 from dlbf.learned.composite import open_part, parts_of
 from dlbf.models import Model
 from dlbf.theory import get_design
@@ -68,7 +68,7 @@ class Revealed:
         return below
 
 
-def _part_rate(part: Any, inside: Any) -> float:
+def _part_rate(part: Part, inside: Filter) -> float:
     """The rate of one part by its contents."""
     if isinstance(inside, (BloomFilter, CountingBloomFilter, DeletableBloomFilter)):
         return float(inside.fill ** part.params[1])
@@ -124,7 +124,7 @@ def reveal(filter: Filter) -> Revealed:
     return Revealed(filter.to_bytes(), model, thresholds, region_rates(filter), None if keyed else filter.copy())
 
 
-def stated_bound(target: Any) -> float:
+def stated_bound(target: object) -> float:
     """The largest false-positive rate that a filter or store promises against somebody without its secret.
 
     1 where there is no secret: whoever can compute the hash needs one query for one false positive.
@@ -135,15 +135,16 @@ def stated_bound(target: Any) -> float:
     >>> stated_bound(CuckooFilter(1000, 0.01, secret=bytes(16))), stated_bound(CuckooFilter(1000, 0.01))
     (0.01, 1.0)
     """
-    target = getattr(target, "store", target)
-    if not isinstance(target, Filter):
-        inner = getattr(target, "ledger", None)
-        if inner is None:
-            raise TypeError(f"expected a filter or a store of dlbf, found {type(target).__name__}")
-        stats = target.stats()  # brings the ledger up to date
-        if isinstance(inner.filter, LearnedFilter):
-            return stated_bound(inner.filter)
-        return float(stats.fpr_target) if target.ledger.settings.secret is not None else 1.0
+    store: Any = getattr(target, "store", target)
+    if not isinstance(store, Filter):
+        ledger = getattr(store, "ledger", None)
+        if ledger is None:
+            raise TypeError(f"expected a filter or a store of dlbf, found {type(store).__name__}")
+        stats = store.stats()  # brings the ledger up to date
+        if isinstance(ledger.filter, LearnedFilter):
+            return stated_bound(ledger.filter)
+        return float(stats.fpr_target) if ledger.settings.secret is not None else 1.0
+    target = store
     if secret_of(target) is None:
         return 1.0
     if isinstance(target, LearnedFilter):

@@ -5,17 +5,18 @@ them.  Parameters are unsigned 64-bit integers; the first three are the same for
 """
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from dlbf import format
 from dlbf.errors import FilterFullError, FormatError, NotDeletableError
 from dlbf.filters.part import AsPart
 from dlbf.filters.writing import write_file
 from dlbf.kernels.core import FilterCore
+from dlbf.typenames import Key, Keys, Memory
 
 __all__ = [
     "Filter",
@@ -51,11 +52,11 @@ def aligned_zeros(n_bytes: int) -> Any:
     return raw[start : start + n_bytes]
 
 
-def check_count(name: str, value: Any, least: int, most: int) -> int:
+def check_count(name: str, value: object, least: int, most: int) -> int:
     """``value`` as an int in [least, most], or an error that says so."""
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     # 1e6 is how people write a million.
-    if not whole and not (isinstance(value, float) and value.is_integer()):
+    whole = value.is_integer() if isinstance(value, float) else not isinstance(value, bool)
+    if not isinstance(value, (int, np.integer, float)) or not whole:
         raise TypeError(f"{name} must be a whole number, found {value!r}")
     number = int(value)
     if not least <= number <= most:
@@ -73,7 +74,7 @@ def check_rate(fpr: object) -> float:
     return rate
 
 
-def check_target(capacity: Any, fpr: Any) -> tuple[int, float]:
+def check_target(capacity: object, fpr: object) -> tuple[int, float]:
     """The usual way to ask for a size: that many keys at that rate."""
     if capacity is None:
         raise TypeError("pass capacity= (number of keys) and fpr=, or an exact geometry")
@@ -124,7 +125,7 @@ class Filter(AsPart, FilterCore):
         self._settle()
 
     def _open(
-        self, params: tuple[int, ...], payload: Any, n_items: int, secret: bytes | None, sums: bytes | None = None
+        self, params: tuple[int, ...], payload: Memory, n_items: int, secret: bytes | None, sums: bytes | None = None
     ) -> None:
         """Start on a buffer that somebody else owns."""
         self._attach(payload, secret, n_items, params[2], sums, format.CHUNK_BYTES)
@@ -136,7 +137,7 @@ class Filter(AsPart, FilterCore):
     def _from_payload(
         cls,
         header: format.Header,
-        payload: Any,
+        payload: Memory,
         secret: bytes | None,
         where: str,
         sums: bytes | None = None,
@@ -316,7 +317,7 @@ class Filter(AsPart, FilterCore):
         """
         write_file(Path(path), self.to_bytes())
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # A pickle holds the secret too: without it the copy could not answer.
         return _from_bytes, (type(self), self.to_bytes(), self._secret)
 
@@ -401,7 +402,7 @@ def open_payload(cls: type[F], header: format.Header, payload: memoryview, secre
     return cls._from_payload(header, payload, secret, where)
 
 
-def open_over(cls: type[F], params: tuple[int, ...], payload: Any, n_items: int, secret: bytes | None) -> F:
+def open_over(cls: type[F], params: tuple[int, ...], payload: Memory, n_items: int, secret: bytes | None) -> F:
     """A filter over ``payload``, whose size and contents nobody checks."""
     made = cls.__new__(cls)
     made._open(params, payload, n_items, secret)
@@ -487,14 +488,14 @@ class NotDeletable(Filter):
             "DLeftFilter or DeletableBloomFilter"
         )
 
-    def remove(self, key: Any) -> bool:
+    def remove(self, key: Key) -> bool:
         """Always raises NotDeletableError."""
         raise self._refuse()
 
-    def discard(self, key: Any) -> bool:
+    def discard(self, key: Key) -> bool:
         """Always raises NotDeletableError."""
         raise self._refuse()
 
-    def remove_many(self, keys: Iterable[Any]) -> Any:
+    def remove_many(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """Always raises NotDeletableError."""
         raise self._refuse()

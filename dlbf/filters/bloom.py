@@ -1,12 +1,12 @@
 """Bloom and counting Bloom filters: one array of cells, of one bit or of several."""
 
 import math
-from typing import Any
 
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Intersecting, NotDeletable, aligned_zeros, check_count, check_target
 from dlbf.filters.row import Base, PlainDesign, Planned
 from dlbf.geometry import CellGeometry, cell_fpr, cell_geometry, cell_price, cell_rate_at_load
 from dlbf.kernels.cells import CellsCore
+from dlbf.typenames import Key
 
 __all__ = ["BITS", "COUNTERS", "BloomFilter", "CountingBloomFilter", "planned_cells", "scaled_cells"]
 
@@ -24,10 +24,10 @@ class CellFilter(CellsCore, Intersecting):
 
     def _create_cells(
         self,
-        capacity: Any,
-        fpr: Any,
+        capacity: object,
+        fpr: object,
         n_cells: int | None,
-        hashes: Any,
+        hashes: object,
         layout: str,
         cell_bits: int,
         secret: bytes | None,
@@ -173,7 +173,7 @@ class CountingCells(CellFilter):
         """Share of counters that have reached their maximum and stay there."""
         return float(self._saturated()) / self.counters
 
-    def count(self, key: Any) -> int:
+    def count(self, key: Key) -> int:
         """How often the key was added, at most: its smallest counter.
 
         Never less than the true number, up to the counters' maximum; more when other keys share all its

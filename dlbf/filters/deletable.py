@@ -1,13 +1,13 @@
 """The Deletable Bloom filter (DlBF): a Bloom filter plus a map of its collisions."""
 
 import math
-from typing import Any
 
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, check_count, check_target
 from dlbf.filters.bloom import MAX_HASHES, planned_cells, scaled_cells
 from dlbf.filters.row import Base, PlainDesign, Planned
 from dlbf.geometry import cell_fpr, cell_geometry, cell_rate_at_load
 from dlbf.kernels.deletable import DeletableCore
+from dlbf.typenames import Key
 
 __all__ = ["DELETABLE", "DeletableBloomFilter"]
 
@@ -126,7 +126,7 @@ class DeletableBloomFilter(DeletableCore, Filter):
         """False-positive rate that theory gives for as many keys as are stored now."""
         return cell_fpr(len(self), self._param("n_cells"), self.hashes)
 
-    def is_removable(self, key: Any) -> bool:
+    def is_removable(self, key: Key) -> bool:
         """Whether ``remove(key)`` would make the filter answer "absent"; changes nothing."""
         return bool(self._removable(key))
 

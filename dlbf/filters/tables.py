@@ -1,7 +1,6 @@
 """Filters that keep fingerprints in tables: cuckoo and d-left."""
 
 import math
-from typing import Any
 
 from dlbf.errors import ChecksumError, FilterFullError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, check_count, check_target
@@ -30,6 +29,7 @@ from dlbf.geometry import (
 )
 from dlbf.kernels.cuckoo import CuckooCore
 from dlbf.kernels.dleft import DLeftCore
+from dlbf.typenames import Key
 
 __all__ = ["CUCKOO", "DLEFT", "CuckooFilter", "DLeftFilter"]
 
@@ -144,7 +144,7 @@ class CuckooFilter(CuckooCore, Filter):
         """False-positive rate that theory gives for as many keys as are stored now."""
         return cuckoo_fpr(len(self), *self.geometry)
 
-    def count(self, key: Any) -> int:
+    def count(self, key: Key) -> int:
         """How many fingerprints equal to the key's are where the key's would be."""
         return int(self._count_one(key))
 
@@ -257,7 +257,7 @@ class DLeftFilter(DLeftCore, Filter):
         """False-positive rate that theory gives for as many keys as are stored now."""
         return dleft_fpr(len(self), self.geometry)
 
-    def count(self, key: Any) -> int:
+    def count(self, key: Key) -> int:
         """How often the key was added, at most, up to the counters' maximum."""
         return int(self._count_one(key))
 

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from dlbf.filters.base import aligned_zeros
 from dlbf.filters.kinds import BASES, base_of_kind
 from dlbf.filters.row import Base
@@ -180,8 +183,8 @@ def _rounded(n_bytes: int) -> int:
 
 
 def lay_out(
-    parts: Sequence[Part], thresholds: Sequence[int], model: Model, flags: int, explanation: dict[str, Any]
-) -> tuple[tuple[int, ...], Any]:
+    parts: Sequence[Part], thresholds: Sequence[int], model: Model, flags: int, explanation: dict[str, object]
+) -> tuple[tuple[int, ...], npt.NDArray[np.uint8]]:
     """An empty composite: its own parameters (``OWN_PARAMS``) and its payload."""
     if is_bare(parts, model.nbytes):
         text = _text(explanation)
@@ -214,7 +217,7 @@ def bare_directory(own: tuple[int, ...]) -> bytes | None:
     return _directory([part], [0], [], no_model(), flags, 0, n_bytes, n_text_bytes)
 
 
-def _text(explanation: dict[str, Any]) -> bytes:
+def _text(explanation: dict[str, object]) -> bytes:
     return json.dumps(explanation, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -253,7 +256,7 @@ def _directory(
 
 
 def assemble(
-    parts: Sequence[Part], thresholds: Sequence[int], model: Model, flags: int, explanation: dict[str, Any]
+    parts: Sequence[Part], thresholds: Sequence[int], model: Model, flags: int, explanation: dict[str, object]
 ) -> Any:
     """The payload of an empty composite with a directory: that, model, parts of zeros, and plan."""
     text = _text(explanation)

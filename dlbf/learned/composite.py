@@ -2,10 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,7 @@ from dlbf.learned.assembly import (
 from dlbf.learned.explanation import Explanation
 from dlbf.models import Model
 from dlbf.theory import get_design
+from dlbf.typenames import Key, Keys
 
 __all__ = ["Composite", "empty_composite", "empty_like", "open_part", "part_filter", "parts_of", "with_plan"]
 
@@ -233,7 +234,7 @@ class Composite(CompositeCore, Filter):
         """False-positive rate predicted for queries like the training negatives, at the planned number of keys."""
         return self._plan.fpr
 
-    def region_of(self, keys: Iterable[Any]) -> npt.NDArray[np.uint8]:
+    def region_of(self, keys: Keys) -> npt.NDArray[np.uint8]:
         """The score region of each key, as a numpy array."""
         return self._regions_many(keys)
 
@@ -245,7 +246,7 @@ class Composite(CompositeCore, Filter):
                 f"the design {self.design!r} cannot remove keys; fit with design='auto' or another deletable one"
             )
 
-    def remove(self, key: Any) -> bool:
+    def remove(self, key: Key) -> bool:
         """Remove one key; see ``dlbf.CountingBloomFilter.remove``.
 
         False means that the filter still answers "maybe": it kept nothing of the key that could be taken away.
@@ -253,12 +254,12 @@ class Composite(CompositeCore, Filter):
         self._need_deletable()
         return super().remove(key)
 
-    def discard(self, key: Any) -> bool:
+    def discard(self, key: Key) -> bool:
         """Like ``remove``, but False instead of KeyError."""
         self._need_deletable()
         return super().discard(key)
 
-    def remove_many(self, keys: Iterable[Any]) -> Any:
+    def remove_many(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """``discard`` every key of a batch."""
         self._need_deletable()
         return super().remove_many(keys)

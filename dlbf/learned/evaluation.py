@@ -1,7 +1,6 @@
 """Measuring a learned filter honestly: on keys it has not seen, with intervals, beside the prediction."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from dlbf.kernels.keys import read_keys
 from dlbf.learned.composite import Composite, parts_of
 from dlbf.learned.regions import predicted_deletability
+from dlbf.typenames import Keys
 
 __all__ = ["Evaluation", "Rate", "evaluate"]
 
@@ -92,7 +92,7 @@ class Evaluation:
     average_removal: Rate | None = None
     removed_share: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain data, for JSON."""
         out: dict[str, Any] = {}
         for name in ("fpr", "fnr", "deletability", "first_removal", "average_removal"):
@@ -122,7 +122,7 @@ class Evaluation:
         return "\n".join(lines)
 
 
-def evaluate(filter: Composite, negatives: Iterable[Any], deleted: Iterable[Any] | None) -> Evaluation:
+def evaluate(filter: Composite, negatives: Keys, deleted: Keys | None) -> Evaluation:
     """See ``dlbf.LearnedFilter.evaluate``."""
     plan = filter.plan
     answers = filter.contains_many(negatives)

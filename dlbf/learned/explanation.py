@@ -107,7 +107,7 @@ class Explanation:
     held_out: int = 0
     shifted: tuple[Shifted, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain data, for JSON."""
         result: dict[str, Any] = plain_data(asdict(self))
         return result

@@ -1,14 +1,12 @@
 """LearnedFilter: the public face of the composite, which is fitted and measured here."""
 
-from collections.abc import Iterable
-from typing import Any
-
 from dlbf.learned.composite import Composite
 from dlbf.learned.evaluation import Evaluation, evaluate
 from dlbf.learned.holding import Groups
 from dlbf.learned.preparing import fit
 from dlbf.learned.targets import Progress, Targets
 from dlbf.models import Model
+from dlbf.typenames import Keys
 
 __all__ = ["LearnedFilter"]
 
@@ -35,8 +33,8 @@ class LearnedFilter(Composite):
     @classmethod
     def fit(
         cls,
-        keys: Iterable[Any],
-        negatives: Iterable[Any],
+        keys: Keys,
+        negatives: Keys,
         fpr: float | None = None,
         *,
         deletability: float | None = None,
@@ -123,7 +121,7 @@ class LearnedFilter(Composite):
         )
         return fit(cls, keys, negatives, targets, progress)
 
-    def evaluate(self, negatives: Iterable[Any], deleted: Iterable[Any] | None = None) -> Evaluation:
+    def evaluate(self, negatives: Keys, deleted: Keys | None = None) -> Evaluation:
         """Measure the filter beside what its plan predicts.
 
         Parameters

@@ -3,9 +3,9 @@
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Generic
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from dlbf.learned.targets import Progress, Targets
 from dlbf.models import Model, no_model, train
 from dlbf.theory import Plan, get_design, shares_from_scores
 from dlbf.theory.planner import AUTO_BASES
+from dlbf.typenames import Keys
 
 __all__ = ["Prepared", "fit", "prepare"]
 
@@ -42,8 +43,8 @@ KEPT_BINS = 96
 
 def fit(
     cls: type[C],
-    keys: Iterable[Any],
-    negatives: Iterable[Any],
+    keys: Keys,
+    negatives: Keys,
     targets: Targets,
     progress: bool | Progress | None = None,
 ) -> C:
@@ -98,7 +99,7 @@ class Prepared(Generic[C]):
 def prepare(
     cls: type[C],
     key_list: list[bytes],
-    negatives: Iterable[Any],
+    negatives: Keys,
     targets: Targets,
     progress: bool | Progress | None = None,
     *,
@@ -282,7 +283,7 @@ def _reporter(progress: bool | Progress | None) -> Progress:
     return show
 
 
-def _as_list(keys: Iterable[Any]) -> list[Any]:
+def _as_list(keys: Keys) -> list[bytes]:
     if isinstance(keys, list) and all(type(key) is bytes for key in keys):
         return keys
     return read_keys(keys)

@@ -6,16 +6,18 @@ attributes.
 
 import math
 import struct
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
+from dlbf.models.estimators import Estimator
 from dlbf.models.features import Features, PackedKeys
 from dlbf.models.kinds import KINDS, ROWS, kind_of_class
 from dlbf.models.measuring import measure
 from dlbf.models.model import Model, make, seal_under
+from dlbf.typenames import Keys
 
 __all__ = ["LINEAR", "SUPPORTED", "class_name", "compile", "float_scores", "score_rows"]
 
@@ -39,7 +41,7 @@ def _quantise_table(weights: Array, weight_bits: int, clip: float) -> tuple[byte
     return (shifted[0::2] | shifted[1::2] << 4).tobytes(), scale
 
 
-def _table(estimator: Any, features: Features, weight_bits: int, kind: str, clip_sigmas: float | None) -> Model:
+def _table(estimator: Estimator, features: Features, weight_bits: int, kind: str, clip_sigmas: float | None) -> Model:
     weights = _weights(estimator)
     if clip_sigmas is not None and not clip_sigmas > 0:
         raise ValueError(f"clip_sigmas must be above 0, found {clip_sigmas!r}")
@@ -53,7 +55,7 @@ def _table(estimator: Any, features: Features, weight_bits: int, kind: str, clip
     return make(f"int{weight_bits} table", payload, kind, features, bias=bias, scale=scale)
 
 
-def _finite(values: Any, what: str) -> Array:
+def _finite(values: npt.ArrayLike, what: str) -> Array:
     """Fitted numbers as doubles; what is not finite has no place among integers."""
     found = np.asarray(values, dtype=np.float64)
     if not np.isfinite(found).all():
@@ -61,12 +63,12 @@ def _finite(values: Any, what: str) -> Array:
     return found
 
 
-def _weights(estimator: Any) -> Array:
+def _weights(estimator: Estimator) -> Array:
     found = estimator.coef_
     return _finite(found.toarray() if hasattr(found, "toarray") else found, "coef_").ravel()  # sparsify() was called
 
 
-def _intercept(estimator: Any) -> float:
+def _intercept(estimator: Estimator) -> float:
     return float(_finite(estimator.intercept_, "intercept_").ravel()[0])
 
 
@@ -107,13 +109,13 @@ def _quadratic(squares: Array, lines: Array, constant: float, centres: Array, fe
     )
 
 
-def _linear(estimator: Any, features: Features, kind: str) -> Model:
+def _linear(estimator: Estimator, features: Features, kind: str) -> Model:
     lines = _weights(estimator)
     nothing = np.zeros_like(lines)
     return _quadratic(nothing, lines, _intercept(estimator), nothing, features, kind)
 
 
-def _gaussian(estimator: Any, features: Features) -> Model:
+def _gaussian(estimator: Estimator, features: Features) -> Model:
     mean = _finite(estimator.theta_, "theta_")
     # A deviation so small beside the mean would need a constant beyond what a score holds.  All of these are so narrow
     # that a value other than the mean decides by itself, before and after.
@@ -132,17 +134,17 @@ class _Node:
 
     __slots__ = ("left", "right", "threshold", "value", "variable")
 
-    def __init__(self, variable: int, threshold: float, left: Any, right: Any, value: float) -> None:
+    def __init__(self, variable: int, threshold: float, left: int, right: int, value: float) -> None:
         self.variable, self.threshold, self.left, self.right, self.value = variable, threshold, left, right, value
 
 
-def _from_tree(tree: Any, value_of: Callable[[int], float]) -> Callable[[int], _Node]:
+def _from_tree(tree: Estimator, value_of: Callable[[int], float]) -> Callable[[int], _Node]:
     """Nodes of a ``sklearn.tree._tree.Tree``."""
 
     def node(i: int) -> _Node:
         left = int(tree.children_left[i])
         if left < 0:
-            return _Node(-1, 0.0, None, None, value_of(i))
+            return _Node(-1, 0.0, -1, -1, value_of(i))
         return _Node(int(tree.feature[i]), float(tree.threshold[i]), left, int(tree.children_right[i]), 0.0)
 
     return node
@@ -154,7 +156,7 @@ def _from_histogram(nodes: npt.NDArray[np.void]) -> Callable[[int], _Node]:
     def node(i: int) -> _Node:
         row = nodes[i]
         if row["is_leaf"]:
-            return _Node(-1, 0.0, None, None, float(row["value"]))
+            return _Node(-1, 0.0, -1, -1, float(row["value"]))
         if row["is_categorical"]:
             raise TypeError("categorical splits are not compiled; fit without categorical_features")
         return _Node(int(row["feature_idx"]), float(row["num_threshold"]), int(row["left"]), int(row["right"]), 0.0)
@@ -162,7 +164,7 @@ def _from_histogram(nodes: npt.NDArray[np.void]) -> Callable[[int], _Node]:
     return node
 
 
-def _share(tree: Any) -> Callable[[int], float]:
+def _share(tree: Estimator) -> Callable[[int], float]:
     """The share of the positive class in a node, less one half."""
 
     def value(i: int) -> float:
@@ -190,7 +192,7 @@ def _step(values: Array, rate: float) -> Callable[[int], float]:
     return lambda i: rate * float(values[i])
 
 
-def _trees(estimator: Any, name: str) -> tuple[list[Callable[[int], _Node]], float]:
+def _trees(estimator: Estimator, name: str) -> tuple[list[Callable[[int], _Node]], float]:
     """The trees of an ensemble, leaves in its own units, and the constant they are added to."""
     if name == "DecisionTreeClassifier":
         return [_from_tree(estimator.tree_, _share(estimator.tree_))], 0.0
@@ -256,7 +258,7 @@ def _flatten(node_of: Callable[[int], _Node]) -> list[tuple[int, int, int, float
     return rows
 
 
-def _forest(estimator: Any, features: Features, name: str) -> Model:
+def _forest(estimator: Estimator, features: Features, name: str) -> Model:
     nodes, constant = _trees(estimator, name)
     if not 0 < len(nodes) <= 32768:
         raise ValueError(f"expected 1 to 32768 trees, found {len(nodes)}")
@@ -275,7 +277,7 @@ def _forest(estimator: Any, features: Features, name: str) -> Model:
     return make("trees", payload, "trees", features, _bounded(constant * scale), len(trees), scale=scale)
 
 
-def class_name(estimator: Any) -> str:
+def class_name(estimator: object) -> str:
     """The supported class an estimator is or derives from."""
     names = [name.split()[0] for name in SUPPORTED]
     for base in type(estimator).__mro__:
@@ -287,7 +289,7 @@ def class_name(estimator: Any) -> str:
     )
 
 
-def _check_fitted(estimator: Any, name: str, features: Features) -> None:
+def _check_fitted(estimator: Estimator, name: str, features: Features) -> None:
     classes = estimator.classes_
     if getattr(estimator, "n_outputs_", 1) != 1:
         raise ValueError(f"expected one label for each key, found {estimator.n_outputs_}; fit on a single column")
@@ -301,7 +303,7 @@ def _check_fitted(estimator: Any, name: str, features: Features) -> None:
         )
 
 
-def _as_features(features: Features | str | None, estimator: Any) -> Features:
+def _as_features(features: Features | str | None, estimator: Estimator) -> Features:
     if isinstance(features, Features):
         return features
     n_columns = int(getattr(estimator, "n_features_in_", 0))
@@ -315,11 +317,11 @@ def _as_features(features: Features | str | None, estimator: Any) -> Features:
 
 
 def compile(
-    estimator: Any,
+    estimator: object,
     features: Features | str | None = None,
     *,
-    keys: Iterable[Any] | None = None,
-    negatives: Iterable[Any] | None = None,
+    keys: Keys | None = None,
+    negatives: Keys | None = None,
     weight_bits: int = 8,
     clip_sigmas: float | None = None,
     kind: str | None = None,
@@ -374,20 +376,21 @@ def compile(
         raise ValueError(f"weight_bits must be 4 or 8, found {weight_bits!r}")
     if kind is not None and kind not in KINDS[1:]:
         raise ValueError(f"kind must be one of {', '.join(KINDS[1:])}; found {kind!r}")
-    view = _as_features(features, estimator)
-    _check_fitted(estimator, name, view)
+    fitted = cast(Estimator, estimator)
+    view = _as_features(features, fitted)
+    _check_fitted(fitted, name, view)
     linear = name in LINEAR
     label = kind or kind_of_class(name).name
     if linear and view.view == "ngram":
-        model = _table(estimator, view, weight_bits, label, clip_sigmas)
+        model = _table(fitted, view, weight_bits, label, clip_sigmas)
     elif linear:
-        model = _linear(estimator, view, label)
+        model = _linear(fitted, view, label)
     elif view.view == "ngram":
         raise TypeError(f"a {name} over the ngram view cannot be compiled; use the lexical or numeric view")
     elif name == "GaussianNB":
-        model = _gaussian(estimator, view)
+        model = _gaussian(fitted, view)
     else:
-        model = _forest(estimator, view, name)
+        model = _forest(fitted, view, name)
     model.estimator = estimator
     seal_under(model, secret)
     if keys is not None and negatives is not None:
@@ -395,7 +398,7 @@ def compile(
     return model
 
 
-def float_scores(estimator: Any, features: Features, packed: PackedKeys, rows: npt.NDArray[np.int64]) -> Array:
+def float_scores(estimator: Estimator, features: Features, packed: PackedKeys, rows: npt.NDArray[np.int64]) -> Array:
     """The estimator's own scores, in floating point: what the integers approximate."""
     out = []
     for first in range(0, len(rows), 20000):

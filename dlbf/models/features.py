@@ -1,6 +1,5 @@
 """Which integers a model sees of a key, as one small description that travels with the model."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from dlbf.kernels.features import (
     pack_keys,
     value_rows,
 )
+from dlbf.typenames import Keys
 
 __all__ = ["Features", "PackedKeys", "guess_split_byte", "guess_view"]
 
@@ -25,7 +25,7 @@ NO_SPLIT = 256
 class PackedKeys:
     """A batch of keys in two arrays: all bytes, and where each key begins."""
 
-    def __init__(self, keys: Iterable[Any]) -> None:
+    def __init__(self, keys: Keys) -> None:
         self.data, self.offsets = pack_keys(keys)
 
     def followed_by(self, other: "PackedKeys") -> "PackedKeys":
@@ -103,7 +103,7 @@ class Features:
         """Names of the columns; the hashed view has none."""
         return {"ngram": (), "lexical": LEXICAL_NAMES, "numeric": NUMERIC_NAMES}[self.view]
 
-    def transform(self, keys: Iterable[Any]) -> Any:
+    def transform(self, keys: "Keys | PackedKeys") -> Any:
         """The matrix to fit an estimator on: CSR of float32 for ``ngram`` (needs scipy), else an array of uint16."""
         packed = keys if isinstance(keys, PackedKeys) else PackedKeys(keys)
         matrix = self.rows(packed, np.arange(len(packed), dtype=np.int64))

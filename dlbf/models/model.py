@@ -63,8 +63,8 @@ class Model(Scorer):
         self,
         params: tuple[int, ...],
         payload: bytes | memoryview,
-        estimator: Any = None,
-        report: dict[str, Any] | None = None,
+        estimator: object = None,
+        report: dict[str, object] | None = None,
         secret: bytes | None = None,
     ) -> None:
         super().__init__()  # the kernel has read both in __cinit__
@@ -128,7 +128,7 @@ class Model(Scorer):
         params = (*self.params, self._label)
         return format.pack(format.Header(format.KIND_MODEL, 0, params), self.payload)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return from_bytes, (self.to_bytes(),)
 
     def __eq__(self, other: object) -> bool:
@@ -152,7 +152,7 @@ def make(
     n_items: int = 0,
     sum_shift: int = 0,
     scale: float = 0.0,
-    **extra: Any,
+    report: dict[str, object] | None = None,
 ) -> Model:
     """A model from its parts; the meaning of each parameter is set here and in the scoring kernel."""
     params = (
@@ -168,7 +168,7 @@ def make(
         min(round(scale * 65536), _MASK),
         ROWS[kind].number,
     )
-    return Model(params, payload, **extra)
+    return Model(params, payload, report=report)
 
 
 def seal_under(model: Model, secret: bytes | None) -> None:
@@ -176,7 +176,7 @@ def seal_under(model: Model, secret: bytes | None) -> None:
     model._secret = secret
 
 
-def no_model(report: dict[str, Any] | None = None) -> Model:
+def no_model(report: dict[str, object] | None = None) -> Model:
     """The model of keys without structure: no bytes, and the score 0 for every key.
 
     Examples

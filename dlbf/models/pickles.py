@@ -18,7 +18,7 @@ import io
 import pickle
 import pickletools
 import struct
-from typing import Any
+from typing import Any, NoReturn
 
 from dlbf.errors import ChecksumError, FormatError
 
@@ -104,7 +104,7 @@ class _ListedUnpickler(pickle.Unpickler):
             )
         return super().find_class(module_name, global_name)
 
-    def persistent_load(self, pid: Any) -> Any:
+    def persistent_load(self, pid: object) -> NoReturn:
         raise FormatError("the pickle refers to something outside itself; nothing was run")
 
 
@@ -118,7 +118,7 @@ def _tag(head: bytes, data: bytes | memoryview, secret: bytes) -> bytes:
     return state.digest()
 
 
-def seal(estimator: Any, secret: bytes) -> bytes:
+def seal(estimator: object, secret: bytes) -> bytes:
     """Pickle a fitted estimator and put a keyed tag before it.
 
     Parameters

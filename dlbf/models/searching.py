@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dlbf.models.compiling import compile
 from dlbf.models.measuring import Quality
@@ -30,7 +30,7 @@ def _side_by_side(work: Callable[[int], T], items: Sequence[int]) -> list[T]:
 class _Search:
     """What ``auto`` has tried, and the best of it."""
 
-    def __init__(self, task: Task, max_bytes: int, candidates: list[dict[str, Any]]) -> None:
+    def __init__(self, task: Task, max_bytes: int, candidates: list[dict[str, object]]) -> None:
         self.task, self.max_bytes, self.candidates = task, max_bytes, candidates
         self.best: tuple[float, Model, Quality] | None = None
         # Sizes of tables, as powers of two.
@@ -97,7 +97,7 @@ class _Search:
             self.consider(model, quality, False)
 
 
-def train_auto(task: Task, max_bytes: int, candidates: list[dict[str, Any]]) -> tuple[Model, Quality | None]:
+def train_auto(task: Task, max_bytes: int, candidates: list[dict[str, object]]) -> tuple[Model, Quality | None]:
     """Screen kinds and sizes on a part of the keys, then fit the most promising on all of them."""
     plain = task.plain_bits()
     candidates.append({"kind": "none", "form": "none", "nbytes": 0, "total_bits": plain, "kl": 0.0})

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dlbf.kernels.descent import descend
 from dlbf.kernels.features import LEXICAL_NAMES
 from dlbf.models.compiling import LINEAR, class_name, compile, score_rows
+from dlbf.models.estimators import Estimator
 from dlbf.models.features import Features, PackedKeys, guess_view
 from dlbf.models.kinds import ROWS
 from dlbf.models.measuring import Quality, filter_bits, measure
@@ -170,7 +171,9 @@ def _sample_matrix(task: Task, features: Features, max_rows: int) -> tuple[Any, 
     return features.rows(task.packed, rows), labels[order]
 
 
-def best_table(task: Task, estimator: Any, features: Features, weight_bits: int, kind: str) -> tuple[Model, Quality]:
+def best_table(
+    task: Task, estimator: Estimator, features: Features, weight_bits: int, kind: str
+) -> tuple[Model, Quality]:
     """Quantise with the clipping that costs least; int8 needs none."""
     best: tuple[float, Model, Quality] | None = None
     for sigmas in (None,) if weight_bits == 8 else (2.5, 3.0, 3.5, 4.5):
@@ -215,7 +218,7 @@ def _train_svm(
     return model, task.quality(model)
 
 
-def _quietly(estimator: Any, matrix: Any, labels: Any) -> None:
+def _quietly(estimator: Estimator, matrix: object, labels: npt.NDArray[np.int8]) -> None:
     """Fit without a warning at the iteration limit: held-out negatives judge the result, not convergence."""
     import warnings
 
@@ -231,7 +234,7 @@ def _value_features(task: Task, features: Features | None) -> Features:
 
 
 def _fit_values(
-    task: Task, chosen: Features, max_rows: int, fit: Callable[[Any, npt.NDArray[np.int8]], Any]
+    task: Task, chosen: Features, max_rows: int, fit: Callable[[npt.NDArray[np.uint16], npt.NDArray[np.int8]], object]
 ) -> tuple[Model, Quality]:
     """Compile what ``fit`` learns from values; without the entropy, unless that costs bits."""
     matrix, labels = _sample_matrix(task, chosen, max_rows)
@@ -252,7 +255,7 @@ def _train_bayes(
 ) -> tuple[Model, Quality]:
     from sklearn.naive_bayes import GaussianNB
 
-    def fit(matrix: Any, labels: npt.NDArray[np.int8]) -> Any:
+    def fit(matrix: npt.NDArray[np.uint16], labels: npt.NDArray[np.int8]) -> object:
         return GaussianNB(var_smoothing=1e-6).fit(matrix, labels)
 
     task.report("fit GaussianNB", 0.0)
@@ -271,7 +274,7 @@ def _train_trees(
     n_trees = max(1, min(64, max_bytes // per_tree))
     leaves = TREE_LEAVES if max_bytes >= per_tree else max(2, ((max_bytes - 4) // 6 + 1) // 2)
 
-    def fit(matrix: Any, labels: npt.NDArray[np.int8]) -> Any:
+    def fit(matrix: npt.NDArray[np.uint16], labels: npt.NDArray[np.int8]) -> object:
         estimator = HistGradientBoostingClassifier(
             max_iter=n_trees, max_leaf_nodes=leaves, learning_rate=0.3, early_stopping=False, random_state=task.seed
         )
@@ -287,7 +290,7 @@ def _train_trees(
 
 
 def train_given(
-    task: Task, estimator: Any, features: Features | None, kind: str, max_bytes: int, weight_bits: int
+    task: Task, estimator: Estimator, features: Features | None, kind: str, max_bytes: int, weight_bits: int
 ) -> tuple[Model, Quality]:
     name = class_name(estimator)  # before anything is fitted
     if features is None and ROWS[kind].view != "values":

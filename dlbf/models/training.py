@@ -2,18 +2,19 @@
 
 import sys
 import time
-from collections.abc import Iterable
-from typing import Any
+from typing import cast
 
 import numpy as np
 
 from dlbf.models.compiling import float_scores, score_rows
+from dlbf.models.estimators import Estimator
 from dlbf.models.features import Features, PackedKeys, guess_split_byte
 from dlbf.models.kinds import KINDS, ROWS
 from dlbf.models.measuring import Quality, measure
 from dlbf.models.model import Model, seal_under
 from dlbf.models.searching import train_auto
 from dlbf.models.trainers import TRAINERS, Objective, Progress, Task, some_rows, train_given
+from dlbf.typenames import Keys
 
 __all__ = ["train"]
 
@@ -36,7 +37,7 @@ def _progress(progress: bool | Progress | None) -> Progress:
     return _show if progress else lambda stage, fraction: None
 
 
-def _take(keys: Iterable[Any], max_rows: int, rng: np.random.Generator) -> PackedKeys:
+def _take(keys: Keys, max_rows: int, rng: np.random.Generator) -> PackedKeys:
     """Pack a batch; of a longer list than ``max_rows``, a random part of it."""
     if isinstance(keys, PackedKeys):
         return keys
@@ -77,9 +78,9 @@ def _check_arguments(
 
 
 def _make_task(
-    keys: Iterable[Any],
-    negatives: Iterable[Any],
-    validation: float | Iterable[Any],
+    keys: Keys,
+    negatives: Keys,
+    validation: float | Keys,
     max_rows: int,
     n_keys: int | None,
     rng: np.random.Generator,
@@ -122,19 +123,19 @@ def _measure_both(task: Task, model: Model, features: Features) -> tuple[Quality
 
 
 def train(
-    keys: Iterable[Any],
-    negatives: Iterable[Any],
+    keys: Keys,
+    negatives: Keys,
     kind: str = "ngram",
     max_bytes: int | None = None,
     *,
-    validation: float | Iterable[Any] = 0.2,
+    validation: float | Keys = 0.2,
     fpr: float = 0.01,
     deletability: float = 0.0,
     n_regions: int = 8,
     n_keys: int | None = None,
     objective: Objective | None = None,
     features: Features | str | None = None,
-    estimator: Any = None,
+    estimator: object = None,
     weight_bits: int = 8,
     epochs: int | None = None,
     max_rows: int = 1_000_000,
@@ -212,13 +213,13 @@ def train(
     task.split = features.split if features is not None else guess_split_byte(packed)
     task.report = _progress(progress)
 
-    candidates: list[dict[str, Any]] = []
+    candidates: list[dict[str, object]] = []
     size = max_bytes or (AUTO_BYTES if kind == "auto" else DEFAULT_BYTES)
     quality: Quality | None
     if kind == "auto":
         model, quality = train_auto(task, min(size, MOST_BYTES), candidates)
     elif estimator is not None:
-        model, quality = train_given(task, estimator, features, kind, size, weight_bits)
+        model, quality = train_given(task, cast(Estimator, estimator), features, kind, size, weight_bits)
     else:
         model, quality = TRAINERS[kind].fit(task, size, weight_bits, features)
     if max_bytes is not None and model.nbytes > max_bytes:

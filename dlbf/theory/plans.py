@@ -227,7 +227,7 @@ class Plan:
         values = [self.deletability_after(gone * step / 8) for step in range(9)]
         return (values[0] + 4 * sum(values[1:8:2]) + 2 * sum(values[2:8:2]) + values[8]) / 24
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain data, for JSON: numbers that are not finite become None."""
         more = {
             "deletability_after": self.deletability_after(),
