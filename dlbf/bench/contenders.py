@@ -92,13 +92,13 @@ class Contender:
 # --- peers under the names that ours use
 
 
-def _rbloom(n_keys: int, fpr: float) -> Any:
+def _rbloom(n_keys: int, fpr: float) -> object:
     import rbloom
 
     return rbloom.Bloom(n_keys, fpr)
 
 
-def _pybloomfiltermmap(n_keys: int, fpr: float) -> Any:
+def _pybloomfiltermmap(n_keys: int, fpr: float) -> object:
     import pybloomfilter
 
     return pybloomfilter.BloomFilter(n_keys, fpr, str(Path(tempfile.mkdtemp()) / "filter"))
@@ -159,7 +159,7 @@ class Fuse:
             pyfusefilter.hash = xxhash.xxh64_intdigest
         self.make = pyfusefilter.Fuse8
 
-    def build_from(self, keys: list[bytes]) -> Any:
+    def build_from(self, keys: list[bytes]) -> object:
         """The filter of these keys."""
         return self.make(keys)
 

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dlbf.bench.data import Split
 from dlbf.bench.timing import Say, Work, call_with_each, fresh
@@ -200,5 +199,5 @@ def _best(work: dict[str, tuple[Work, int]], keys: Sequence[bytes], rounds: int)
     return best
 
 
-def _same_row(predict: Callable[[Any], object], matrix: Any) -> Work:
+def _same_row(predict: Callable[[object], object], matrix: object) -> Work:
     return lambda keys: predict(matrix)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich.table import Table
@@ -18,6 +18,9 @@ from rich.table import Table
 from dlbf.cli.console import terminal
 from dlbf.cli.stores import EXIT_NO
 from dlbf.datasets import listed_urls, ordinary_urls
+
+if TYPE_CHECKING:
+    from dlbf.storage import Store
 
 __all__ = ["command"]
 
@@ -113,7 +116,7 @@ class Teller:
         for line in outcome[1:]:
             self._console.print(f"{'':10} {line}", soft_wrap=True)
 
-    def table(self, rows: Sequence[dict[str, Any]], fpr: float, n_measured: int, unlearned_bits: float) -> None:
+    def table(self, rows: Sequence["Row"], fpr: float, n_measured: int, unlearned_bits: float) -> None:
         """What stands in front of the data, side by side, and how to read it."""
         if self._silent:
             return
@@ -122,16 +125,16 @@ class Teller:
             table.add_column(heading, justify="left" if heading.startswith("in ") else "right", no_wrap=True)
         for row in rows:
             table.add_row(
-                row["name"], f"{row['bits_per_key']:.1f}", f"{row['fpr']:.2%}", f"{row['ns_per_absent_get']:,.0f}",
-                row["safe"], style="bold" if row is rows[-1] else None,
+                row.name, f"{row.bits_per_key:.1f}", f"{row.fpr:.2%}", f"{row.ns_per_absent_get:,.0f}",
+                row.safe, style="bold" if row is rows[-1] else None,
             )  # fmt: skip
         self._console.print()
         self._console.print(table)
         plain, learned = rows[-2:]
         self._console.print(f"\nLet through: of {n_measured:,} absent URLs never seen before; the target is {fpr:.2%}.")
-        if learned["model_bytes"]:
-            saved = unlearned_bits - learned["bits_per_key"]
-            longer = learned["ns_per_absent_get"] - plain["ns_per_absent_get"]
+        if learned.model_bytes:
+            saved = unlearned_bits - learned.bits_per_key
+            longer = learned.ns_per_absent_get - plain.ns_per_absent_get
             self._console.print(
                 f"A learned get judges the whole key before it asks a filter: {longer:,.0f} ns more,\n"
                 f"for {saved:.1f} bits per key less than a filter of the same room without a model."
@@ -152,6 +155,17 @@ class Teller:
             self._console.print("\n[bold red]Something is wrong, see above.[/]")
         if keep is not None:
             self._console.print(f"\nThe store is at {keep}; try: dlbf info {keep}, dlbf scan {keep} --limit 5")
+
+
+class Row(NamedTuple):
+    """What stands in front of the data, and what it does."""
+
+    name: str
+    bits_per_key: float
+    model_bytes: int
+    fpr: float
+    ns_per_absent_get: float
+    safe: str
 
 
 class Demo:
@@ -189,7 +203,7 @@ class Demo:
         figures["ok"] = bool(figures["verified"] and not figures["lost_keys"] and not figures["half_written_seen"])
         return figures
 
-    def fill(self, store: Any) -> list[bytes]:
+    def fill(self, store: "Store") -> list[bytes]:
         """Make keys and store them."""
         with self.tell.step("fill", "making keys and storing them") as done:
             keys = list(listed_urls(self.n_keys, self.seed))
@@ -198,7 +212,7 @@ class Demo:
             done(f"{len(keys):,} keys into a new store, 10,000 a transaction")
         return keys
 
-    def serve(self, store: Any, keys: list[bytes]) -> None:
+    def serve(self, store: "Store", keys: list[bytes]) -> None:
         """Answer lookups, four in five of absent keys."""
         with self.tell.step("serve", "looking up keys") as done:
             n_absent = int(LOOKUPS_PER_KEY * ABSENT_SHARE * self.n_keys)
@@ -213,7 +227,7 @@ class Demo:
             self.figures["served"] = {"lookups": stats.lookups, "absent": n_absent, "filtered": stats.filtered}
             done(f"{stats.lookups:,} lookups, {ABSENT_SHARE:.0%} absent; the filter answered {answered:.1%}")
 
-    def learn(self, store: Any) -> None:
+    def learn(self, store: "Store") -> None:
         """Rebuild from the keys and the misses of the step before."""
         with self.tell.step("learn", "training on the keys and on a sample of what was asked for and absent") as done:
             report = store.rebuild()
@@ -226,75 +240,78 @@ class Demo:
                 for line in textwrap.wrap("; ".join(report.notes), NOTE_COLUMNS):
                     done(line)
 
-    def compare(self, store: Any, keys: list[bytes]) -> None:
+    def compare(self, store: "Store", keys: list[bytes]) -> None:
         """Size, rate and speed beside no filter and a counting Bloom filter."""
+        import dlbf
+
+        with self.tell.step("compare", "asking everybody for the same absent keys") as done:
+            store.backup(self.folder / "plain")
+            unseen = list(islice(self.absent, MEASURED_PER_KEY * self.n_keys))
+            rows = self._measure(store, keys, unseen)
+            # The filter before learning has more room: what the model itself saves is seen beside one of equal room.
+            unlearned = dlbf.CuckooFilter(store.stats().capacity, self.fpr)
+            unlearned_bits = 8 * unlearned.nbytes / self.n_keys
+            self.figures["rows"] = [row._asdict() for row in rows]
+            self.figures["bits_per_key_without_model"] = unlearned_bits
+            done(f"the best of {ROUNDS} rounds in turn, each of fresh absent keys")
+        self.tell.table(rows, self.fpr, len(unseen), unlearned_bits)
+
+    def _measure(self, store: "Store", keys: list[bytes], unseen: list[bytes]) -> list["Row"]:
+        """One row for each that is compared."""
         import lmdb
 
         import dlbf
         from dlbf.bench.timing import side_by_side
         from dlbf.storage import Store
 
-        with self.tell.step("compare", "asking everybody for the same absent keys") as done:
-            store.backup(self.folder / "plain")
-            counting = dlbf.CountingBloomFilter(self.n_keys, self.fpr, counter_bits=4)
-            counting.update(keys)
-            env = lmdb.open(str(self.folder / "plain"), readonly=True, max_dbs=16)
-            data = env.open_db(b"data", create=False)
-            begin = env.begin
+        counting = dlbf.CountingBloomFilter(self.n_keys, self.fpr, counter_bits=4)
+        counting.update(keys)
+        env = lmdb.open(str(self.folder / "plain"), readonly=True, max_dbs=16)
+        data = env.open_db(b"data", create=False)
+        begin = env.begin
 
-            def bare(batch: Sequence[bytes]) -> None:
-                for key in batch:
+        def bare(batch: Sequence[bytes]) -> None:
+            for key in batch:
+                with begin() as txn:
+                    txn.get(key, db=data)
+
+        def counted(batch: Sequence[bytes]) -> None:
+            for key in batch:
+                if key in counting:
                     with begin() as txn:
                         txn.get(key, db=data)
 
-            def counted(batch: Sequence[bytes]) -> None:
-                for key in batch:
-                    if key in counting:
-                        with begin() as txn:
-                            txn.get(key, db=data)
+        last = "Store, learned" if store.stats().model_bytes else "Store, rebuilt"
+        with env, Store(self.folder / "before", readonly=True) as before:
+            # Everything in memory, for everybody: fresh copies would pay for their first touch.
+            with begin() as txn:
+                sum(1 for _ in txn.cursor(data))
+            for each in (before, store):
+                sum(1 for _ in each.items())
+            contenders = {
+                "nothing (py-lmdb)": (bare, 0, 0, 1.0, "-"),
+                "counting Bloom, 4 bits": (
+                    counted, counting.nbytes, 0, float(counting.contains_many(unseen).mean()), "no",
+                ),
+                "Store, before learning": (
+                    _getter(before), before.stats().filter_bytes, 0, _passed(before, unseen), "yes",
+                ),
+                last: (
+                    _getter(store), store.stats().filter_bytes, store.stats().model_bytes, _passed(store, unseen),
+                    "yes",
+                ),
+            }  # fmt: skip
+            times = side_by_side(
+                {name: contender[0] for name, contender in contenders.items()},
+                lambda turn: list(islice(self.absent, min(TIMED_KEYS, self.n_keys))),
+                ROUNDS,
+            )
+        return [
+            Row(name, 8 * (filter_bytes + model_bytes) / self.n_keys, model_bytes, rate, times[name].best, safe)
+            for name, (_, filter_bytes, model_bytes, rate, safe) in contenders.items()
+        ]
 
-            unseen = list(islice(self.absent, MEASURED_PER_KEY * self.n_keys))
-            last = "Store, learned" if store.stats().model_bytes else "Store, rebuilt"
-            with env, Store(self.folder / "before", readonly=True) as before:
-                # Everything in memory, for everybody: fresh copies would pay for their first touch.
-                with begin() as txn:
-                    sum(1 for _ in txn.cursor(data))
-                for each in (before, store):
-                    sum(1 for _ in each.items())
-                contenders = {
-                    "nothing (py-lmdb)": (bare, 0, 0, 1.0, "-"),
-                    "counting Bloom, 4 bits": (
-                        counted, counting.nbytes, 0, float(counting.contains_many(unseen).mean()), "no",
-                    ),
-                    "Store, before learning": (
-                        _getter(before), before.stats().filter_bytes, 0, _passed(before, unseen), "yes",
-                    ),
-                    last: (
-                        _getter(store), store.stats().filter_bytes, store.stats().model_bytes, _passed(store, unseen),
-                        "yes",
-                    ),
-                }  # fmt: skip
-                times = side_by_side(
-                    {name: contender[0] for name, contender in contenders.items()},
-                    lambda turn: list(islice(self.absent, min(TIMED_KEYS, self.n_keys))),
-                    ROUNDS,
-                )
-            rows = [
-                {
-                    "name": name, "bits_per_key": 8 * (filter_bytes + model_bytes) / self.n_keys,
-                    "model_bytes": model_bytes, "fpr": rate, "ns_per_absent_get": times[name].best, "safe": safe,
-                }
-                for name, (_, filter_bytes, model_bytes, rate, safe) in contenders.items()
-            ]  # fmt: skip
-            # The filter before learning has more room: what the model itself saves is seen beside one of equal room.
-            unlearned = dlbf.CuckooFilter(store.stats().capacity, self.fpr)
-            unlearned_bits = 8 * unlearned.nbytes / self.n_keys
-            self.figures["rows"] = rows
-            self.figures["bits_per_key_without_model"] = unlearned_bits
-            done(f"the best of {ROUNDS} rounds in turn, each of fresh absent keys")
-        self.tell.table(rows, self.fpr, len(unseen), unlearned_bits)
-
-    def delete(self, store: Any, keys: list[bytes]) -> list[bytes]:
+    def delete(self, store: "Store", keys: list[bytes]) -> list[bytes]:
         """Take a tenth out."""
         with self.tell.step("delete", "deleting a tenth") as done:
             gone, kept = keys[: self.n_keys // 10], keys[self.n_keys // 10 :]
@@ -307,7 +324,7 @@ class Demo:
             done(f"{len(gone):,} keys; of {len(asked):,} asked for again the filter denies {forgotten:.0%}")
         return kept
 
-    def crash(self, store: Any) -> None:
+    def crash(self, store: "Store") -> None:
         """Kill another process in the middle of a transaction."""
         with self.tell.step("crash", "starting a writer, to kill it") as done:
             arguments = [sys.executable, "-c", DOOMED_WRITER, str(self.path), str(HALF_WRITTEN)]
@@ -319,7 +336,7 @@ class Demo:
                 process.kill()
             done(f"a process killed (SIGKILL) after {HALF_WRITTEN:,} puts, before commit")
 
-    def recover(self, store: Any, kept: list[bytes]) -> None:
+    def recover(self, store: "Store", kept: list[bytes]) -> None:
         """Go on writing and reading."""
         with self.tell.step("recover", "writing and reading on") as done:
             started = time.perf_counter()
@@ -330,7 +347,7 @@ class Demo:
             self.figures |= {"lost_keys": lost, "half_written_seen": seen, "write_after_crash_ms": waited}
             done(f"next write in {waited:.1f} ms; {lost:,} of {len(kept):,} keys lost, {seen:,} half-written")
 
-    def verify(self, store: Any) -> None:
+    def verify(self, store: "Store") -> None:
         """Compare every key with the filter."""
         with self.tell.step("verify", "comparing every key with the filter") as done:
             found = store.verify()
@@ -339,7 +356,7 @@ class Demo:
             done(f"{found.keys:,} keys against the filter: {found.missing} missing, {found.extra} extra; {outcome}")
 
 
-def _getter(store: Any) -> Callable[[Sequence[bytes]], None]:
+def _getter(store: "Store") -> Callable[[Sequence[bytes]], None]:
     def run(batch: Sequence[bytes]) -> None:
         get = store.get
         for key in batch:
@@ -348,7 +365,7 @@ def _getter(store: Any) -> Callable[[Sequence[bytes]], None]:
     return run
 
 
-def _passed(store: Any, absent: list[bytes]) -> float:
+def _passed(store: "Store", absent: list[bytes]) -> float:
     """Share of absent keys that the filter lets through to the data."""
     before = store.stats()
     store.get_many(absent)

@@ -5,15 +5,19 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dlbf.cli.console import terminal
 from dlbf.cli.reading import input_options, read_keys_from, read_secret
 from dlbf.models.kinds import KINDS
 from dlbf.theory import DESIGNS
+
+if TYPE_CHECKING:
+    from dlbf.learned import LearnedFilter
 
 __all__ = ["command", "reporter"]
 
@@ -67,29 +71,21 @@ def command(
     """
     from dlbf.learned import LearnedFilter
 
-    if keys_file == negatives_file == "-":
-        raise click.UsageError("only one of KEYS and NEGATIVES can be standard input")
+    check_files(keys_file, negatives_file, output, tradeoff)
     if output is None and tradeoff is None and not as_json:
         raise click.UsageError("nothing to do: name a file with -o, or ask for --json or --tradeoff")
-    for path in (output, tradeoff):  # said before minutes of fitting, not after
-        if path is not None and not path.parent.is_dir():
-            raise click.ClickException(f"{path}: cannot be written: there is no folder {path.parent}")
     secret = None if secret_file is None else read_secret(secret_file)
     console = terminal(stderr=True)
     start = time.perf_counter()
-    bar = Progress(
-        TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True,
-        disable=not console.is_terminal,
-    )  # fmt: skip
-    with bar, warnings.catch_warnings(record=True) as caught:
+    with progress_bar(console) as bar, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         report = reporter(bar)
         report(f"reading {keys_file}", 0.0)
         keys = read_keys_from(keys_file, column, format)
         report(f"reading {negatives_file}", 0.0)
         negatives = read_keys_from(negatives_file, negatives_column or column, format)
-        for name, found in ((keys_file, keys), (negatives_file, negatives)):
-            if not found:
+        for name, batch in ((keys_file, keys), (negatives_file, negatives)):
+            if not batch:
                 raise click.ClickException(f"{name}: no keys in it")
         try:
             lf = LearnedFilter.fit(
@@ -122,6 +118,23 @@ def command(
         click.echo(f"{tradeoff}: bits per key against deletability")
 
 
+def check_files(keys_file: str, negatives_file: str | None, *written: Path | None) -> None:
+    """Say what is wrong with the names of files before minutes of work, not after."""
+    if keys_file == negatives_file == "-":
+        raise click.UsageError("only one of KEYS and NEGATIVES can be standard input")
+    for path in written:
+        if path is not None and not path.parent.is_dir():
+            raise click.ClickException(f"{path}: cannot be written: there is no folder {path.parent}")
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar that is gone afterwards, and not there at all where nobody looks."""
+    return Progress(
+        TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True,
+        disable=not console.is_terminal,
+    )  # fmt: skip
+
+
 def reporter(bar: Progress) -> Callable[[str, float], None]:
     """A function that shows a stage, and how far the whole is, on a progress bar."""
     task = bar.add_task("starting", total=1.0)
@@ -132,7 +145,7 @@ def reporter(bar: Progress) -> Callable[[str, float], None]:
     return report
 
 
-def _draw(lf: Any, path: Path) -> None:
+def _draw(lf: "LearnedFilter", path: Path) -> None:
     from dlbf.learned.picture import draw_tradeoff
 
     try:

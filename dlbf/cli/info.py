@@ -18,7 +18,9 @@ from dlbf.filters.files import open_filter
 from dlbf.plain import plain_data
 
 if TYPE_CHECKING:
+    from dlbf.learned.explanation import Explanation
     from dlbf.storage import Layers
+    from dlbf.storage.report import Drift, Stats
 
 __all__ = ["command"]
 
@@ -91,7 +93,9 @@ def _store(path: Path, secret: bytes | None, estimate: bool, as_json: bool) -> i
     return code
 
 
-def _rows(path: Path, stats: Any, drift: Any, plan: Any, guard: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _rows(
+    path: Path, stats: "Stats", drift: "Drift", plan: "Explanation | None", guard: dict[str, object] | None
+) -> list[tuple[str, str]]:
     """One screen: headings and what stands behind them."""
     from dlbf.storage.drift import LEAST_SAVED_BYTES
     from dlbf.storage.generations import MIN_CAPACITY
@@ -103,7 +107,7 @@ def _rows(path: Path, stats: Any, drift: Any, plan: Any, guard: dict[str, Any] |
         rows = [
             ("guard", f"{path}: {stats.keys:,} keys known to its filter, {on_disk}"),
             ("engine", f"{guard['engine']} (not opened; the data is there)"),
-            ("writer", guard["writer"]),
+            ("writer", str(guard["writer"])),
         ]
     rows.append(("state", stats.state + (f": {stats.reason}" if stats.reason else "")))
     if drift.healthy:
@@ -145,7 +149,7 @@ def _rows(path: Path, stats: Any, drift: Any, plan: Any, guard: dict[str, Any] |
     return rows
 
 
-def _bits(stats: Any) -> str:
+def _bits(stats: "Stats") -> str:
     """Size per key, and what it comes to when the room is used."""
     full = 8 * (stats.filter_bytes + stats.model_bytes) / max(stats.keys, stats.capacity)
     bits = f"{stats.bits_per_key:.2f} bits per key, {full:.2f} when full"

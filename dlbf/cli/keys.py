@@ -2,10 +2,10 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import click
 
@@ -13,6 +13,8 @@ from dlbf.cli.reading import input_options, read_key_batches
 from dlbf.cli.text import CODECS
 
 __all__ = ["complete_key", "decode_argument", "given_keys", "keys_options"]
+
+F = TypeVar("F", bound=Callable[..., object])  # a command, or a function that becomes one
 
 KEYS_PER_TRANSACTION = 10_000
 MAX_COMPLETIONS = 50
@@ -37,7 +39,7 @@ def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return []
 
 
-def keys_options(command: Any) -> Any:
+def keys_options(command: F) -> F:
     """The arguments KEY..., and the options ``--keys-file``, ``--column`` and ``--format`` of that file."""
     command = click.option(
         "-f", "--keys-file", metavar="FILE", type=click.Path(allow_dash=True, dir_okay=False),

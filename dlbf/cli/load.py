@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +25,10 @@ from dlbf.cli.stores import (
     uninterrupted,
 )
 from dlbf.cli.text import codec_options
+
+if TYPE_CHECKING:
+    from dlbf.storage import Store
+    from dlbf.storage.transactions import WriteTransaction
 
 __all__ = ["command"]
 
@@ -161,7 +165,7 @@ def _batches(records: Records, quiet: bool) -> Iterator[Batch]:
         yield batch
 
 
-def _put(store: Any, whole: Any, batch: Batch, tally: Tally) -> None:
+def _put(store: "Store", whole: "WriteTransaction | None", batch: Batch, tally: Tally) -> None:
     """Store a batch and count it; Ctrl-C comes before or after, not in between."""
     with uninterrupted():
         with contextlib.nullcontext(whole) if whole is not None else store.write() as txn:

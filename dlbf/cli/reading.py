@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -26,13 +26,15 @@ from dlbf.cli.tables import (
 
 __all__ = ["Records", "input_options", "open_records", "read_key_batches", "read_keys_from", "read_secret"]
 
+F = TypeVar("F", bound=Callable[..., object])  # a command, or a function that becomes one
+
 KEYS_PER_BATCH = 1 << 16
 PARQUET = (".parquet", ".pq")
 # How files begin that are no text.
 MAGICS = {b"PAR1": "Parquet; name it .parquet", b"\x1f\x8b": "gzip; name it .gz", b"\xfd7zXZ": "xz; name it .xz"}
 
 
-def input_options(command: Any) -> Any:
+def input_options(command: F) -> F:
     """The options ``--column`` and ``--format`` of commands that read keys."""
     command = click.option(
         "--format", type=click.Choice(FORMATS), help="What the file is, if neither its name nor its content tells."

@@ -5,15 +5,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dlbf.cli.console import terminal
 from dlbf.cli.reading import input_options, read_key_batches, read_secret
 from dlbf.cli.stores import open_store
 from dlbf.filters.writing import write_file
 from dlbf.theory import get_design
+
+if TYPE_CHECKING:
+    from dlbf.report.inputs import Gathered
+    from dlbf.storage import Store
 
 __all__ = ["command"]
 
@@ -68,49 +72,35 @@ def command(
     dlbf report keys.csv asked.csv --column url --fpr 0.001 --deletability 0 -o report.html
     dlbf report /var/lib/urls -o report.html
     """
-    from dlbf.cli.fit import reporter
+    from dlbf.cli.fit import check_files, progress_bar, reporter
     from dlbf.report import Targets, collect, gather, prepare, render
 
-    if keys_file == negatives_file == "-":
-        raise click.UsageError("only one of KEYS and NEGATIVES can be standard input")
+    check_files(keys_file, negatives_file, output)
     if output is None and not as_json:
         raise click.UsageError("nothing to do: name a file with -o, or ask for --json")
-    if output is not None and not output.parent.is_dir():
-        raise click.ClickException(f"{output}: cannot be written: there is no folder {output.parent}")
     is_store = keys_file != "-" and Path(keys_file).is_dir()
     secret = None if secret_file is None else read_secret(secret_file)
     console = terminal(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True,
-        disable=not console.is_terminal,
-    )  # fmt: skip
-    with bar:
+    with progress_bar(console) as bar:
         report = reporter(bar)
         report(f"reading {keys_file}", 0.0)
         name = "(none given)"
-        found: Iterator[list[bytes]] = iter(())
+        absent: Iterator[list[bytes]] = iter(())
         if is_store:
             with open_store(Path(keys_file), secret_file=secret_file) as store:
-                from dlbf.storage.samples import absent_now
-
                 fpr = store.stats().fpr_target if fpr is None else fpr
                 # A store's filter is keyed, so that of the report is.
                 secret = store.ledger.settings.secret
-                everything = iter(store.keys())
-                keys = gather(keys_file, iter(lambda: list(islice(everything, BATCH_KEYS)), []), sample, seed)
-                keys = replace(keys, is_store=True)
-                name, found = (
-                    f"{keys_file} (asked for in vain)",
-                    iter([absent_now(store.ledger.log, store.source, None, sample)[0]]),
-                )
+                keys, asked = _read_store(store, keys_file, sample, seed)
+                name, absent = f"{keys_file} (asked for in vain)", iter([asked])
         else:
             keys = gather(keys_file, read_key_batches(keys_file, column, format), sample, seed)
         if not keys.total:
             raise click.ClickException(f"{keys_file}: no keys in it; a report needs at least one")
         if negatives_file is not None:
             report(f"reading {negatives_file}", 0.01)
-            name, found = negatives_file, read_key_batches(negatives_file, negatives_column or column, format)
-        negatives = gather(name, found, sample, seed + 1)
+            name, absent = negatives_file, read_key_batches(negatives_file, negatives_column or column, format)
+        negatives = gather(name, absent, sample, seed + 1)
         inputs = prepare(keys, replace(negatives, is_store=is_store and negatives_file is None))
         try:
             worst = get_design("auto").worst_case(deletability, adversarial_fpr)
@@ -130,3 +120,13 @@ def command(
         console.print(f"warning: {text}", style="yellow", highlight=False, markup=False)
     click.echo(figures.recommendation.sentence)
     click.echo(f"{output}: {output.stat().st_size:,} bytes" if output is not None else "")
+
+
+def _read_store(store: "Store", name: str, sample: int, seed: int) -> tuple["Gathered", list[bytes]]:
+    """A sample of the keys of a store, and of what it was asked for in vain."""
+    from dlbf.report import gather
+    from dlbf.storage.samples import absent_now
+
+    everything = iter(store.keys())
+    keys = gather(name, iter(lambda: list(islice(everything, BATCH_KEYS)), []), sample, seed)
+    return replace(keys, is_store=True), absent_now(store.ledger.log, store.source, None, sample)[0]

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -12,10 +12,15 @@ from dlbf.cli.keys import complete_key, decode_argument
 from dlbf.cli.stores import open_store, secret_option, store_argument
 from dlbf.cli.text import CODECS, codec_options, json_fields, json_line
 
+if TYPE_CHECKING:
+    from dlbf.storage import Store
+
 __all__ = ["command", "range_options", "ranged"]
 
+F = TypeVar("F", bound=Callable[..., object])  # a command, or a function that becomes one
 
-def range_options(command: Any) -> Any:
+
+def range_options(command: F) -> F:
     """The options that choose keys; the command gets prefix, start, stop, limit and reverse."""
     for option in (
         click.option("--reverse", is_flag=True, help="From the last to the first."),
@@ -29,7 +34,7 @@ def range_options(command: Any) -> Any:
 
 
 def ranged(
-    store: Any,
+    store: "Store",
     codec: str | None,
     prefix: str | None,
     start: str | None,
@@ -42,10 +47,10 @@ def ranged(
     def bound(text: str | None, name: str) -> bytes | None:
         return None if text is None else decode_argument(text, codec, name)
 
-    found = store.items(
+    items = store.items(
         bound(prefix, "--prefix") or b"", bound(start, "--start"), bound(stop, "--stop"), reverse=reverse
     )
-    return islice(found, limit)
+    return islice(items, limit)
 
 
 @click.command("scan")

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -14,6 +14,8 @@ from dlbf.cli.exits import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_NO, EXIT_TRO
 from dlbf.cli.reading import read_secret
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from dlbf.storage import Store
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
     "trouble",
     "uninterrupted",
 ]
+
+F = TypeVar("F", bound=Callable[..., object])  # a command, or a function that becomes one
 STORE_FILES = ("data.mdb", "lock.mdb")
 
 
@@ -58,19 +62,19 @@ def trouble() -> Iterator[None]:
         raise Trouble(f"LMDB: {error}{hint}") from error
 
 
-def store_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+def store_argument(command: F) -> F:
     """The argument PATH: the directory of a store."""
     return click.argument("path", metavar="PATH", type=click.Path(path_type=Path), shell_complete=_directories)(command)
 
 
-def _directories(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+def _directories(ctx: click.Context, param: click.Parameter, incomplete: str) -> list["CompletionItem"]:
     """Tell the shell to complete directories, not files."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="dir")]
 
 
-def secret_option(command: Callable[..., Any]) -> Callable[..., Any]:
+def secret_option(command: F) -> F:
     """The option ``--secret-file``."""
     return click.option(
         "--secret-file",

@@ -14,8 +14,8 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 import click
 
@@ -30,6 +30,8 @@ __all__ = [
     "shown",
     "unescape",
 ]
+
+F = TypeVar("F", bound=Callable[..., object])  # a command, or a function that becomes one
 
 SHORT_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 UNESCAPES = {b"\\": b"\\", b"t": b"\t", b"n": b"\n", b"r": b"\r"}
@@ -114,7 +116,7 @@ CODECS = {
 }
 
 
-def codec_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def codec_options(command: F) -> F:
     """The options ``--text``, ``--escape``, ``--hex`` and ``--base64``; the command gets ``codec``, a name or None."""
     helps = {
         "base64": "Keys and values are written in base64.",
@@ -133,7 +135,7 @@ def shown(data: bytes, limit: int = 60) -> str:
     return f"'{text}'" if len(data) <= limit else f"'{text[:limit]}...'"
 
 
-def json_fields(name: str, data: bytes) -> dict[str, str]:
+def json_fields(name: str, data: bytes) -> dict[str, object]:
     """A field of a JSON object: ``name`` if the bytes are UTF-8, else ``name_base64``."""
     try:
         return {name: data.decode()}
@@ -141,12 +143,12 @@ def json_fields(name: str, data: bytes) -> dict[str, str]:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
-def json_line(record: dict[str, Any]) -> bytes:
+def json_line(record: Mapping[str, object]) -> bytes:
     """A JSON object as one line of UTF-8."""
     return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
-def parse_json_fields(record: dict[str, Any], name: str) -> bytes | None:
+def parse_json_fields(record: Mapping[str, object], name: str) -> bytes | None:
     """The bytes of a field as ``json_fields`` writes it; None if there is no such field.
 
     Raises
@@ -157,13 +159,13 @@ def parse_json_fields(record: dict[str, Any], name: str) -> bytes | None:
     encoded = f"{name}_base64"
     if name in record and encoded in record:
         raise ValueError(f"expected one of {name!r} and {encoded!r}, found both")
-    found = record.get(name, record.get(encoded))
+    value = record.get(name, record.get(encoded))
     if name not in record and encoded not in record:
         return None
-    if not isinstance(found, str):
-        raise ValueError(f"expected a string as {name!r}, found {json.dumps(found)[:40]}")
+    if not isinstance(value, str):
+        raise ValueError(f"expected a string as {name!r}, found {json.dumps(value)[:40]}")
     try:
-        raw = found.encode()
+        raw = value.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{name!r} has half of a surrogate pair, which is no character") from None
     return raw if name in record else _from_base64(raw)

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from dlbf import format
-from dlbf.errors import FilterFullError, FormatError, NotDeletableError
+from dlbf.errors import FilterFullError, FormatError
 from dlbf.filters.part import AsPart
 from dlbf.filters.writing import write_file
 from dlbf.kernels.core import FilterCore
-from dlbf.typenames import Key, Keys, Memory
+from dlbf.typenames import Memory
 
 __all__ = [
     "Filter",
@@ -475,27 +474,3 @@ class Intersecting(Filter):
         if type(other) is not type(self):
             return NotImplemented
         return self._combine(other, False)
-
-
-class NotDeletable(Filter):
-    """Mixin for filters that cannot forget: the removing methods say so."""
-
-    DELETABLE = False
-
-    def _refuse(self) -> NotDeletableError:
-        return NotDeletableError(
-            f"a {type(self).__name__} cannot remove keys; use CuckooFilter (smallest), CountingBloomFilter, "
-            "DLeftFilter or DeletableBloomFilter"
-        )
-
-    def remove(self, key: Key) -> bool:
-        """Always raises NotDeletableError."""
-        raise self._refuse()
-
-    def discard(self, key: Key) -> bool:
-        """Always raises NotDeletableError."""
-        raise self._refuse()
-
-    def remove_many(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Always raises NotDeletableError."""
-        raise self._refuse()

@@ -2,7 +2,8 @@
 
 import math
 
-from dlbf.filters.base import MAX_PAYLOAD_BYTES, Intersecting, NotDeletable, aligned_zeros, check_count, check_target
+from dlbf.filters.base import MAX_PAYLOAD_BYTES, Intersecting, aligned_zeros, check_count, check_target
+from dlbf.filters.not_deletable import NotDeletable
 from dlbf.filters.row import Base, PlainDesign, Planned
 from dlbf.geometry import CellGeometry, cell_fpr, cell_geometry, cell_price, cell_rate_at_load
 from dlbf.kernels.cells import CellsCore

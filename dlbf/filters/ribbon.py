@@ -1,7 +1,7 @@
 """The ribbon filter: built once from all of its keys, and then the smallest filter without a model."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Never, Self
 
 import numpy as np
@@ -26,6 +26,7 @@ from dlbf.filters.row import Base
 from dlbf.format import float_to_param
 from dlbf.kernels.hashing import hash64_many
 from dlbf.kernels.ribbon import RibbonCore, ribbon_bounds, ribbon_put_head, ribbon_solve, ribbon_sort
+from dlbf.typenames import Keys
 
 __all__ = ["RIBBON", "RibbonFilter", "SortedHashes", "fill_ribbon", "usable_cores"]
 
@@ -155,7 +156,7 @@ class RibbonFilter(RibbonCore, Filter):
     @classmethod
     def build(
         cls,
-        keys: Iterable[object],
+        keys: Keys,
         fpr: float = 0.01,
         *,
         secret: bytes | None = None,

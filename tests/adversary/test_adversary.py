@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support import peek
 from support.learned_common import FRESH, KEYS, fit
 from support.samples import SECRET
 
@@ -101,7 +102,7 @@ def test_cells_of_hashes_are_the_cells_of_the_filter(keys, n_hashes, n_cells):
     f = dlbf.BloomFilter(bits=n_cells, hashes=n_hashes)
     f.update(keys)
     hashes = np.array([hash64(key) for key in keys], dtype=np.uint64)
-    bits = np.unpackbits(np.frombuffer(bytes(f._payload()), dtype=np.uint8), bitorder="little")
+    bits = np.unpackbits(np.frombuffer(bytes(peek.payload(f)), dtype=np.uint8), bitorder="little")
     assert set(np.flatnonzero(bits).tolist()) == set(cells_of_hashes(hashes, n_cells, n_hashes).ravel().tolist())
 
 
@@ -323,13 +324,13 @@ def test_overfilled_region_shows_in_its_rate():
 
 def member_cells(lf: dlbf.LearnedFilter, region: int = 0) -> bytes:
     """The bytes of a region's filter."""
-    number = next(n for n, (part, _, _) in enumerate(lf._layout) if (part.role, part.region) == (MEMBER, region))
-    return bytes(lf._part_filter(number)._payload())
+    number = next(n for n, (part, _, _) in enumerate(peek.layout(lf)) if (part.role, part.region) == (MEMBER, region))
+    return bytes(peek.payload(peek.part(lf, number)))
 
 
 def same_geometry(lf: dlbf.LearnedFilter, region: int = 0) -> dlbf.BloomFilter:
     """An empty filter with the cells of a region, the secret of the whole, and no key of its own."""
-    part = next(part for part, _, _ in lf._layout if (part.role, part.region) == (MEMBER, region))
+    part = next(part for part, _, _ in peek.layout(lf) if (part.role, part.region) == (MEMBER, region))
     return dlbf.BloomFilter(bits=part.params[0], hashes=part.params[1], secret=SECRET)
 
 
@@ -338,9 +339,9 @@ def test_parts_of_a_keyed_filter_have_keys_of_their_own():
         lf = fit(design="slbf", bits_per_key=20, secret=secret)
         stranger = same_geometry(lf)
         if secret is None:
-            stranger = dlbf.BloomFilter(bits=stranger.bits, hashes=stranger._param("n_hashes"))
+            stranger = dlbf.BloomFilter(bits=stranger.bits, hashes=peek.param(stranger, "n_hashes"))
         stranger.update(key for key, r in zip(KEYS, lf.region_of(KEYS).tolist(), strict=True) if r == 0)
-        assert (bytes(stranger._payload()) != member_cells(lf)) == separate
+        assert (bytes(peek.payload(stranger)) != member_cells(lf)) == separate
 
 
 def test_regions_of_a_keyed_filter_have_different_keys():
@@ -356,7 +357,7 @@ def test_regions_of_a_keyed_filter_have_different_keys():
         plain = same_geometry(kernel, region)
         plain.add(key)
         mine, shared = (
-            np.frombuffer(each, dtype=np.uint8) for each in (member_cells(kernel, region), plain._payload())
+            np.frombuffer(each, dtype=np.uint8) for each in (member_cells(kernel, region), peek.payload(plain))
         )
         ratio[region].append(int(np.unpackbits(mine & shared).sum()))
     # The chance that one of k places is among k others is k^2 / m, far below one in a hundred here.
@@ -366,16 +367,16 @@ def test_regions_of_a_keyed_filter_have_different_keys():
 
 def test_filters_without_keys_for_their_parts_are_read_as_before():
     lf = fit(design="bodega", bits_per_key=20, secret=SECRET)
-    head = DIRECTORY.unpack_from(lf._payload())
+    head = DIRECTORY.unpack_from(peek.payload(lf))
     assert head[2] == FLAG_OWN_KEYS
-    parts = [part for part, _, _ in lf._layout]
+    parts = [part for part, _, _ in peek.layout(lf)]
     payload = assemble(parts, head[4 : 4 + head[0] - 1], lf.model, 0, lf.plan.to_dict())
     old = dlbf.LearnedFilter.__new__(dlbf.LearnedFilter)
-    old._open((*lf._params[:3], len(payload)), payload, 0, SECRET)
+    old._open((*peek.params(lf)[:3], len(payload)), payload, 0, SECRET)
     old.update(KEYS)
     stranger = same_geometry(old)
     stranger.update(key for key, r in zip(KEYS, old.region_of(KEYS).tolist(), strict=True) if r == 0)
-    assert bytes(stranger._payload()) == member_cells(old)
+    assert bytes(peek.payload(stranger)) == member_cells(old)
     again = dlbf.LearnedFilter.from_bytes(old.to_bytes(), SECRET)
     assert again.contains_many(KEYS).all()
 
@@ -383,11 +384,11 @@ def test_filters_without_keys_for_their_parts_are_read_as_before():
 @pytest.mark.parametrize(("flags", "secret"), [(FLAG_OWN_KEYS, None), (4, SECRET)])
 def test_flags_that_make_no_sense_are_refused(flags, secret):
     lf = fit(design="lbf", bits_per_key=20)
-    head = DIRECTORY.unpack_from(lf._payload())
-    parts = [part for part, _, _ in lf._layout]
+    head = DIRECTORY.unpack_from(peek.payload(lf))
+    parts = [part for part, _, _ in peek.layout(lf)]
     payload = assemble(parts, head[4 : 4 + head[0] - 1], lf.model, flags, lf.plan.to_dict())
     with pytest.raises(FormatError, match="build it again"):
-        dlbf.LearnedFilter.__new__(dlbf.LearnedFilter)._open((*lf._params[:3], len(payload)), payload, 0, secret)
+        dlbf.LearnedFilter.__new__(dlbf.LearnedFilter)._open((*peek.params(lf)[:3], len(payload)), payload, 0, secret)
 
 
 # --- games

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from support import peek
 from support.samples import DELETABLE, SECRET, SMALL_FILTERS, small_filters, url_keys
 
 import dlbf
@@ -596,16 +597,16 @@ def test_large_counters_in_memory_are_asked_through_a_summary_mapped_ones_are_no
     f = dlbf.CountingBloomFilter(counters=n_counters, hashes=5, counter_bits=counter_bits, layout=layout)
     f.update(keys)
     f.save(tmp_path / "filter")
-    assert f._is_summarised
-    assert not dlbf.CountingBloomFilter(1000)._is_summarised
+    assert peek.is_summarised(f)
+    assert not peek.is_summarised(dlbf.CountingBloomFilter(1000))
     with dlbf.open_filter(tmp_path / "filter", "r+") as mapped:
-        assert not mapped._is_summarised
+        assert not peek.is_summarised(mapped)
         mapped.update(more)
         mapped.remove_many(keys[:5])
         f.update(more)
         f.remove_many(keys[:5])
         for g in (f.copy(), f | f, f & mapped, mapped.copy(), type(f).from_bytes(mapped.to_bytes())):
-            assert g._is_summarised
+            assert peek.is_summarised(g)
             assert g.contains_many(KEYS).tolist() == [key in mapped for key in KEYS] == [key in g for key in KEYS]
             assert g.fill == mapped.fill
     f.clear()
@@ -746,7 +747,7 @@ def test_exact_set_removal_around_the_end_of_the_table():
         s = dlbf.ExactSet(1)
         keys = [b"%d/%d" % (seed, i) for i in range(6)]
         s.update(keys)
-        assert s._param("n_slots") == 8
+        assert peek.param(s, "n_slots") == 8
         for i, key in enumerate(keys):
             assert s.remove(key)
             assert s.contains_many(keys[i + 1 :]).all()

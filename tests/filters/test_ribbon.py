@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import peek
 from support.samples import SECRET, url_keys
 
 import dlbf
@@ -64,7 +65,7 @@ def asked(data, geometry, h):
 @pytest.mark.parametrize("n", [0, 1, 5, 70, 2500, 9000])
 def test_answers_are_those_of_the_documented_equations(n, fpr):
     f = dlbf.RibbonFilter.build(KEYS[:n], fpr)
-    data = bytes(f._payload())
+    data = bytes(peek.payload(f))
     sample = KEYS[: min(n, 100)] + ABSENT[:300]
     expected = [asked(data, f.geometry, int(h)) for h in hash64_many(sample)]
     assert f.contains_many(sample).tolist() == expected
@@ -104,7 +105,7 @@ def test_hashes_that_are_not_random_are_solved_too():
         np.concatenate([random_hashes(3000), random_hashes(9000) >> np.uint64(9)]),
     ):
         f = dlbf.RibbonFilter.build_from_hashes(hashes.copy(), 0.01)
-        data = bytes(f._payload())
+        data = bytes(peek.payload(f))
         assert len(f) == len(np.unique(hashes))
         assert all(asked(data, f.geometry, int(h)) for h in hashes[::97])
 
@@ -181,7 +182,7 @@ def test_filter_is_built_in_the_buffer_of_the_caller():
     assert len(rooms) == 1
     assert f.nbytes == len(rooms[0]) == 8 * round(f.bits_per_key * len(f) / 64)
     assert f == dlbf.RibbonFilter.build(KEYS, 0.01)
-    assert bytes(rooms[0]) == bytes(f._payload())
+    assert bytes(rooms[0]) == bytes(peek.payload(f))
 
 
 # --- what every filter can do, and what this one cannot

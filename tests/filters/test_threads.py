@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
+from support import peek
 from support.samples import SECRET, url_keys
 
 import dlbf
@@ -321,9 +322,9 @@ def test_batch_goes_on_while_another_thread_keeps_the_gil(shape):
     batch = Exported(keys) if shape == "arrow" else SHAPES[shape](keys)
     expected = dlbf.BloomFilter(10_000, secret=SECRET)
     expected.update(keys)
-    wanted = bytes(expected._payload())
+    wanted = bytes(peek.payload(expected))
     f = dlbf.BloomFilter(10_000, secret=SECRET)
-    seen = f._payload()
+    seen = peek.payload(f)
     thread = threading.Thread(target=f.update, args=(batch,))
     sys.setswitchinterval(600)
     thread.start()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import learned_common
+from support import learned_common, peek
 from support.places import TESTS
 from support.samples import SECRET, url_keys
 
@@ -89,8 +89,8 @@ def test_composite_asks_a_class_as_it_calls_its_leaves(doubles, name, places, se
         assert (direct.contains_many(ABSENT + KEYS) == asked.contains_many(ABSENT + KEYS)).all()
         assert [key in direct for key in KEYS] == [key in asked for key in KEYS]
         assert len(direct) == len(asked)
-        for (_, at, n_bytes), (_, their_at, _) in zip(direct._layout, asked._layout, strict=True):
-            assert direct._payload()[at : at + n_bytes] == asked._payload()[their_at : their_at + n_bytes]
+        for (_, at, n_bytes), (_, their_at, _) in zip(peek.layout(direct), peek.layout(asked), strict=True):
+            assert peek.payload(direct)[at : at + n_bytes] == peek.payload(asked)[their_at : their_at + n_bytes]
         return asked.contains_many(KEYS)
 
     for lf in both:

@@ -11,6 +11,7 @@ import threading
 
 import numpy as np
 import pytest
+from support import peek
 from support.learned_common import (
     FRESH,
     KEYS,
@@ -202,9 +203,9 @@ def test_removed_and_added_again_every_key_is_back(design):
     answers = lf.contains_many(KEYS)
     assert answers.mean() > 0.98 if DESIGNS[design].false_negatives else answers.all()
     # A key is back in its deleted set's place: nothing is left there.
-    for number, (part, _, _) in enumerate(lf._layout):
+    for number, (part, _, _) in enumerate(peek.layout(lf)):
         if part.role == DELETED and not DESIGNS[design].false_negatives:
-            assert len(lf._part_filter(number)) == 0
+            assert len(peek.part(lf, number)) == 0
 
 
 @pytest.mark.parametrize("design", ["lbf-3sbf", "lbf-3cbf"])
@@ -463,7 +464,7 @@ def tiny(design: str, n_keys: int = 40) -> LearnedFilter:
 
 def _with_plan(lf, plan_dict, pad=0):
     """The same filter with another text, so that tests of every byte have fewer of them."""
-    payload = bytearray(lf._payload())
+    payload = bytearray(peek.payload(lf))
     plan_at, n_plan = DIRECTORY.unpack_from(payload)[-3:-1]
     text = json.dumps(plan_dict, separators=(",", ":")).encode()
     assert len(text) <= n_plan
@@ -474,15 +475,15 @@ def _with_plan(lf, plan_dict, pad=0):
 
 
 def _packed(lf, payload, **changes):
-    params = (*lf._params[:3], len(payload), *lf._params[4:])
+    params = (*peek.params(lf)[:3], len(payload), *peek.params(lf)[4:])
     header = dataclasses.replace(lf._header(params, len(lf)), **changes)
     return format.pack(header, payload)
 
 
 def _forged(lf):
     """The filter with one bit of it changed, for every bit that is not text, under valid checksums."""
-    payload = bytes(lf._payload())
-    directory, plan_at = len(lf._directory()), lf._head()[-3]
+    payload = bytes(peek.payload(lf))
+    directory, plan_at = len(peek.directory(lf)), peek.head(lf)[-3]
     bits = range(8 * plan_at) if plan_at < 1200 else random.Random(2).sample(range(8 * plan_at), 6000)
     for bit in bits:
         if bit < 8 * directory or bit % 5 == 0:
@@ -491,7 +492,7 @@ def _forged(lf):
             yield _packed(lf, bytes(forged))
     for number in range(3, 3 + len(lf.PARAMS)):
         for bit in range(64):
-            params = list(lf._params)
+            params = list(peek.params(lf))
             params[number] ^= 1 << bit
             yield _packed(lf, payload, params=tuple(params))
 
@@ -544,7 +545,7 @@ def test_forged_bytes_with_valid_checksums_never_crash(design):
 
 def _forge(lf, number, **fields):
     """The payload with some fields of part `number` changed."""
-    payload = bytearray(lf._payload())
+    payload = bytearray(peek.payload(lf))
     names = ("role", "region", "kind", "zero", "offset", "n_bytes", "filter_id", "p0", "p1", "p2", "p3", "p4")
     start = DIRECTORY.size + PART.size * number
     values = dict(zip(names, PART.unpack_from(payload, start), strict=True))
@@ -555,21 +556,21 @@ def _forge(lf, number, **fields):
 
 def test_forged_parts_are_refused():
     lf = fitted("plbf-cbf")
-    numbers = [n for n, (p, _, _) in enumerate(lf._layout) if p.role == MEMBER]
+    numbers = [n for n, (p, _, _) in enumerate(peek.layout(lf)) if p.role == MEMBER]
     first, second = numbers[:2]
-    _, offset, n_bytes = lf._layout[first]
-    model_at = DIRECTORY.unpack_from(lf._payload())[31]
+    _, offset, n_bytes = peek.layout(lf)[first]
+    model_at = DIRECTORY.unpack_from(peek.payload(lf))[31]
     cases = [
         ({"offset": 2**63}, "outside"),
         ({"offset": lf.n_payload_bytes - n_bytes + 8}, "outside"),
         ({"n_bytes": 2**64 - 1}, "outside"),
         ({"offset": 0}, "two meanings"),
         ({"offset": model_at}, "two meanings"),
-        ({"offset": lf._layout[second][1]}, "two meanings"),
+        ({"offset": peek.layout(lf)[second][1]}, "two meanings"),
         ({"offset": offset + 8}, "two meanings"),
         ({"role": 3}, "role"),
         ({"region": 16}, "region"),
-        ({"region": lf._layout[second][0].region}, "takes the place"),
+        ({"region": peek.layout(lf)[second][0].region}, "takes the place"),
         ({"zero": 1}, "role"),
         ({"kind": 9}, "unknown kind"),
         ({"kind": 0}, "unknown kind"),
@@ -588,12 +589,12 @@ def test_forged_directory_is_refused():
         (0, 0, 4), (0, 17, 4), (0, 1, 4), (4, 2**31, 4), (8, 2, 4), (12, 1, 4), (16, 2**31 - 1, 4), (16 + 4 * 15, 1, 4),
         (80, 7, 8), (168, 2**62, 8), (176, 2**62, 8), (184, 2**62, 8), (192, 2**62, 8), (200, 2**63, 8), (192, 3, 8),
     ):  # fmt: skip
-        payload = bytearray(lf._payload())
+        payload = bytearray(peek.payload(lf))
         payload[at : at + width] = value.to_bytes(width, "little")
         with pytest.raises(dlbf.FormatError):
             LearnedFilter.from_bytes(_packed(lf, bytes(payload)))
     with pytest.raises(dlbf.FormatError, match="items"):
-        LearnedFilter.from_bytes(_packed(lf, bytes(lf._payload()), n_items=2**63))
+        LearnedFilter.from_bytes(_packed(lf, bytes(peek.payload(lf)), n_items=2**63))
 
 
 def test_forged_plan_text_is_refused():
@@ -611,10 +612,10 @@ def test_unsound_exact_set_is_refused():
     made, above = with_exact_set()
     lf = made.copy()
     lf.remove_many(above[:5])
-    offsets = [offset for part, offset, _ in lf._layout if part.base == "exact"]
+    offsets = [offset for part, offset, _ in peek.layout(lf) if part.base == "exact"]
     refused = 0
     for offset in offsets:
-        payload = bytearray(lf._payload())
+        payload = bytearray(peek.payload(lf))
         n_keys = int.from_bytes(payload[offset : offset + 8], "little")
         if not n_keys:
             continue

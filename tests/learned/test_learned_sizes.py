@@ -7,6 +7,7 @@ import random
 import warnings
 
 import pytest
+from support import peek
 from support.places import DATA
 from support.samples import SECRET
 
@@ -67,7 +68,7 @@ def check_fit(n, kind, fpr, model):
     # In the file the text of the plan comes on top, and the directory is in the header.
     assert len(lf.to_bytes()) == format.layout(lf.n_payload_bytes).total
     if not lf.model_bytes:
-        assert lf.n_payload_bytes - lf._head()[-2] == lf.nbytes
+        assert lf.n_payload_bytes - peek.head(lf)[-2] == lf.nbytes
     return lf
 
 
@@ -150,7 +151,7 @@ def test_alternatives_are_priced_as_laid_out():
 def test_one_region_costs_what_its_base_filter_costs(design, secret, tmp_path):
     keys, negatives = made("random", 500)
     lf = fit(keys, negatives, fpr=0.01, design=design, model=None, secret=secret)
-    bare = lf._part_filter(0)
+    bare = peek.part(lf, 0)
     assert lf.nbytes == bare.nbytes
     path = tmp_path / "f"
     lf.save(path)

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support import peek
 from support.learned_common import KEYS, awkward_keys, fit, secret_of
 
 import dlbf
@@ -36,17 +37,17 @@ FEW = {"max_examples": 8, "stateful_step_count": 25, "deadline": None}
 def leftovers(lf: dlbf.LearnedFilter) -> int:
     """Bytes, or counters that are not saturated, that are not zero in the parts holding members."""
     total = 0
-    for number, (part, offset, n_bytes) in enumerate(lf._layout):
+    for number, (part, offset, n_bytes) in enumerate(peek.layout(lf)):
         if part.role == DELETED or not part.row.forgets:
             continue
         if part.base in ("bits", "counters"):
-            inside = lf._part_filter(number)
+            inside = peek.part(lf, number)
             total += inside._occupied(0, part.params[0]) - inside._saturated()
         elif part.base == "d-left":
-            inside = lf._part_filter(number)
+            inside = peek.part(lf, number)
             total += 0 if inside._occupied()[1] % 3 == 0 else 1  # two-bit counters saturate at three
         else:
-            total += int(np.count_nonzero(np.frombuffer(lf._payload()[offset : offset + n_bytes], np.uint8)))
+            total += int(np.count_nonzero(np.frombuffer(peek.payload(lf)[offset : offset + n_bytes], np.uint8)))
     return total
 
 
@@ -149,7 +150,7 @@ class LearnedMachine(RuleBasedStateMachine):
         assert len(self.f) == 0
         assert self.f._unstored == 0
         assert leftovers(self.f) == 0
-        if self.f.design == "pddbf" and any(part.role == DELETED for part, _, _ in self.f._layout):
+        if self.f.design == "pddbf" and any(part.role == DELETED for part, _, _ in peek.layout(self.f)):
             assert not self.f.contains_many(POOL).all()
 
     @rule()
@@ -215,8 +216,8 @@ class LearnedMachine(RuleBasedStateMachine):
         # A stored key may be missed only because the deleted set holds it, or keys like it.
         for key in itertools.compress(stored, ~answers):
             region = int(self.f.region_of([key])[0])
-            numbers = [n for n, (p, _, _) in enumerate(self.f._layout) if p.role == DELETED and p.region == region]
-            assert any(key in self.f._part_filter(n) for n in numbers)
+            numbers = [n for n, (p, _, _) in enumerate(peek.layout(self.f)) if p.role == DELETED and p.region == region]
+            assert any(key in peek.part(self.f, n) for n in numbers)
 
 
 def machine(design: str, **more) -> type[LearnedMachine]:
@@ -242,5 +243,5 @@ def test_auto_with_an_initial_filter_and_a_bounded_adversary_holds_what_is_store
 
 def test_exact_sets_of_deleted_keys_grow_and_hold_what_is_stored():
     grown = machine("pddbf", deletability=0.9, deletions=0.01)
-    assert any(part.base == "exact" for part, _, _ in grown.empty._layout)
+    assert any(part.base == "exact" for part, _, _ in peek.layout(grown.empty))
     run_state_machine_as_test(grown, settings=settings(**FEW))

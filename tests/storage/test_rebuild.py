@@ -208,7 +208,7 @@ def test_growth_of_one_region_makes_room_before_its_rate_suffers(path):
         assert rate(store) <= 0.01 * 1.21
         filter = store.ledger.filter
         rooms, counts = region_rooms(filter), region_counts(filter)
-        parts = {part.region for part, _, _ in filter._layout}
+        parts = {part.region for part, _, _ in peek.layout(filter)}
         assert all(counts[r] <= rooms[r] for r in parts), (counts, rooms)
 
 

@@ -1,7 +1,11 @@
-"""What tests need of the inside of stores and guards, in one place."""
+"""What tests need of the inside of filters, stores and guards, in one place."""
 
 from typing import Any
 
+from dlbf.filters.base import Filter
+from dlbf.filters.bloom import CellFilter
+from dlbf.learned.assembly import Part
+from dlbf.learned.composite import Composite
 from dlbf.storage.commits import Commits
 from dlbf.storage.environment import Environment, Writes
 from dlbf.storage.guarding import GuardedWrites
@@ -62,3 +66,51 @@ def late_keys(guard: Any) -> frozenset[bytes]:
 def close_untidily(face: Any) -> None:
     """Close without the checkpoint that close() makes."""
     face._close()
+
+
+# --- filters
+
+
+def payload(filter: Filter) -> memoryview:
+    """The bytes that a filter works on."""
+    return filter._payload()
+
+
+def params(filter: Filter) -> tuple[int, ...]:
+    """All parameters, the common ones first."""
+    return filter._params
+
+
+def param(filter: Filter, name: str) -> int:
+    """One of them."""
+    return filter._param(name)
+
+
+def is_sound(filter: Any) -> bool:
+    """Whether the contents agree with themselves."""
+    return filter._is_sound()
+
+
+def is_summarised(filter: CellFilter) -> bool:
+    """Whether counters have their bits beside them."""
+    return filter._is_summarised
+
+
+def layout(composite: Composite) -> tuple[tuple[Part, int, int], ...]:
+    """The parts with their offsets and sizes in bytes."""
+    return composite._layout
+
+
+def part(composite: Composite, number: int) -> Filter:
+    """A filter over one part."""
+    return composite._part_filter(number)
+
+
+def head(composite: Composite) -> tuple[int, ...]:
+    """The fields of the directory before the parts."""
+    return composite._head()
+
+
+def directory(composite: Composite) -> bytes:
+    """The directory."""
+    return composite._directory()
