@@ -235,9 +235,9 @@ def unpack(data: bytes | bytearray | memoryview, where: str = "data") -> tuple[H
     header = read_header(data, where)
     sums = read_sums(data, header, where)
     payload = memoryview(data).cast("B")[layout(header.n_payload_bytes).payload]
-    found = chunk_sums(payload)
-    if found != sums:
-        bad = next(i for i in range(0, len(sums), 8) if found[i : i + 8] != sums[i : i + 8]) // 8
+    computed = chunk_sums(payload)
+    if computed != sums:
+        bad = next(i for i in range(0, len(sums), 8) if computed[i : i + 8] != sums[i : i + 8]) // 8
         raise ChecksumError(
             f"{where}: bytes {HEADER_BYTES + bad * CHUNK_BYTES} and on do not match their checksum; "
             "restore the file or build it again"

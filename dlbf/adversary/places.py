@@ -39,9 +39,9 @@ def cells_of_hashes(hashes: Hashes, n_cells: int, n_hashes: int) -> Hashes:
     >>> cells_of_hashes(np.array([0, 1 << 63], dtype=np.uint64), 100, 3)[:, 0].tolist()
     [0, 50]
     """
-    found = np.empty((len(hashes), n_hashes), dtype=np.uint64)
+    places = np.empty((len(hashes), n_hashes), dtype=np.uint64)
     state = hashes.astype(np.uint64)
     for i in range(n_hashes):
-        found[:, i] = _high_product(state, n_cells)
+        places[:, i] = _high_product(state, n_cells)
         state = state * STEP_MULTIPLIER + STEP_INCREMENT
-    return found
+    return places

@@ -234,15 +234,15 @@ OURS = {
 # --- what contenders are asked, under whatever name they have for it
 
 
-def size_in_bits(filter_: Any) -> float:
+def size_in_bits(filter: Any) -> float:
     """Size of a filter in bits."""
     for name in ("size_in_bits", "num_bits"):
-        if hasattr(filter_, name):
-            return float(getattr(filter_, name))
-    return 8 * float(filter_.nbytes if hasattr(filter_, "nbytes") else filter_.size_in_bytes())
+        if hasattr(filter, name):
+            return float(getattr(filter, name))
+    return 8 * float(filter.nbytes if hasattr(filter, "nbytes") else filter.size_in_bytes())
 
 
-def ask_each(filter_: Any) -> Callable[[Sequence[bytes]], None]:
+def ask_each(filter: Any) -> Callable[[Sequence[bytes]], None]:
     """A loop over the fastest way to ask for one key: a method if there is one, else ``in``."""
-    ask = getattr(filter_, "ask", None)
-    return ask_each_in(filter_) if ask is None else call_with_each(ask)
+    ask = getattr(filter, "ask", None)
+    return ask_each_in(filter) if ask is None else call_with_each(ask)

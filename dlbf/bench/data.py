@@ -87,12 +87,12 @@ def read_named(folder: Path, name: str) -> list[bytes]:
 
 def read_urls(folder: Path) -> tuple[list[bytes], list[bytes]]:
     """Keys and absent keys, each shuffled in the same way every time."""
-    found = []
+    halves = []
     for name in ("urls.malicious.txt", "urls.benign.txt"):
         lines = read_named(folder, name)
         random.Random(name).shuffle(lines)
-        found.append(lines)
-    return found[0], found[1]
+        halves.append(lines)
+    return halves[0], halves[1]
 
 
 def choose_keys(

@@ -113,14 +113,14 @@ class DlbfStore(Engine):
         self.store.rebuild(model=None)
 
     def run(self, operations: Sequence[Operation]) -> int:
-        store, found = self.store, 0
+        store, n_hits = self.store, 0
         for key, value in operations:
             if value is None:
                 if store.get(key) is not None:
-                    found += 1
+                    n_hits += 1
             else:
                 store[key] = value
-        return found
+        return n_hits
 
     def _close(self) -> None:
         self.store.close()
@@ -184,16 +184,16 @@ class Lmdb(Engine):
                     txn.put(key, value)
 
     def run(self, operations: Sequence[Operation]) -> int:
-        begin, found = self.environment.begin, 0
+        begin, n_hits = self.environment.begin, 0
         for key, value in operations:
             if value is None:
                 with begin() as txn:
                     if txn.get(key) is not None:
-                        found += 1
+                        n_hits += 1
             else:
                 with begin(write=True) as txn:
                     txn.put(key, value)
-        return found
+        return n_hits
 
     def _close(self) -> None:
         self.environment.close()
@@ -215,13 +215,13 @@ class LmdbKept(Lmdb):
     mixes = "C"
 
     def run(self, operations: Sequence[Operation]) -> int:
-        found = 0
+        n_hits = 0
         with self.environment.begin() as txn:
             get = txn.get
             for key, _ in operations:
                 if get(key) is not None:
-                    found += 1
-        return found
+                    n_hits += 1
+        return n_hits
 
 
 class RbloomLmdb(Lmdb):
@@ -247,18 +247,18 @@ class RbloomLmdb(Lmdb):
         self.bloom.update(key for key, _ in items)
 
     def run(self, operations: Sequence[Operation]) -> int:
-        begin, bloom, found = self.environment.begin, self.bloom, 0
+        begin, bloom, n_hits = self.environment.begin, self.bloom, 0
         for key, value in operations:
             if value is None:
                 if key in bloom:
                     with begin() as txn:
                         if txn.get(key) is not None:
-                            found += 1
+                            n_hits += 1
             else:
                 with begin(write=True) as txn:
                     txn.put(key, value)
                 bloom.add(key)
-        return found
+        return n_hits
 
     def filter_bytes(self) -> int | None:
         return int(self.bloom.size_in_bits) // 8
@@ -306,14 +306,14 @@ class RocksBloom(Engine):
         self.db.compact_range(None, None)
 
     def run(self, operations: Sequence[Operation]) -> int:
-        db, get, found = self.db, self.db.get, 0
+        db, get, n_hits = self.db, self.db.get, 0
         for key, value in operations:
             if value is None:
                 if get(key) is not None:
-                    found += 1
+                    n_hits += 1
             else:
                 db[key] = value
-        return found
+        return n_hits
 
     def _close(self) -> None:
         self.db.flush()
@@ -321,8 +321,8 @@ class RocksBloom(Engine):
 
     def filter_bytes(self) -> int | None:
         text = self.db.property_value("rocksdb.aggregated-table-properties") or ""
-        found = re.search(r"filter block size=(\d+)", text)
-        return int(found[1]) if found else None
+        size_text = re.search(r"filter block size=(\d+)", text)
+        return int(size_text[1]) if size_text else None
 
 
 class RocksRibbon(RocksBloom):
@@ -359,14 +359,14 @@ class Leveldb(Engine):
         self.db.compact_range()
 
     def run(self, operations: Sequence[Operation]) -> int:
-        get, put, found = self.db.get, self.db.put, 0
+        get, put, n_hits = self.db.get, self.db.put, 0
         for key, value in operations:
             if value is None:
                 if get(key) is not None:
-                    found += 1
+                    n_hits += 1
             else:
                 put(key, value)
-        return found
+        return n_hits
 
     def _close(self) -> None:
         self.db.close()

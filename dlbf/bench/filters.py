@@ -53,16 +53,16 @@ class Batched(Protocol):
     def contains_many(self, keys: Sequence[bytes], /) -> object: ...
 
 
-def _threads_speedup(filter_: Batched, batch: Sequence[bytes]) -> float:
+def _threads_speedup(filter: Batched, batch: Sequence[bytes]) -> float:
     """Work two threads do in the time one needs for half of it."""
     halves = [list(batch[: len(batch) // 2]), list(batch[len(batch) // 2 :])]
     best = 0.0
     for _ in range(5):
         start = time.perf_counter()
         for half in halves:
-            filter_.contains_many(half)
+            filter.contains_many(half)
         alone = time.perf_counter() - start
-        threads = [threading.Thread(target=filter_.contains_many, args=(half,)) for half in halves]
+        threads = [threading.Thread(target=filter.contains_many, args=(half,)) for half in halves]
         start = time.perf_counter()
         for thread in threads:
             thread.start()
@@ -77,23 +77,23 @@ def _fill(row: Row, contender: Contender, keys: list[bytes], absent: Sequence[by
     try:
         row.version = importlib.metadata.version(contender.distribution)
         say(f"filling {row.name}")
-        filter_ = contender.make(len(keys), fpr)
+        filter = contender.make(len(keys), fpr)
         start = time.process_time_ns()
-        if hasattr(filter_, "build_from"):
-            filter_ = filter_.build_from(keys)
+        if hasattr(filter, "build_from"):
+            filter = filter.build_from(keys)
         else:
-            filter_.update(keys)
+            filter.update(keys)
         row.add_ns = (time.process_time_ns() - start) / len(keys)
-        ask = getattr(filter_, "ask", None) or filter_.__contains__
+        ask = getattr(filter, "ask", None) or filter.__contains__
         row.fpr = sum(map(ask, absent)) / len(absent)
-        row.bits_per_key = size_in_bits(filter_) / len(keys)
+        row.bits_per_key = size_in_bits(filter) / len(keys)
     except importlib.metadata.PackageNotFoundError:
         row.error = f"not installed; pip install {contender.distribution}"
         return None
     except Exception as error:  # a broken peer is reported, whatever it raises
         row.error = f"{type(error).__name__}: {error}"
         return None
-    return filter_
+    return filter
 
 
 class _FreshTurns:
@@ -130,14 +130,12 @@ def measure(
     filters: dict[str, Any] = {}
     for name, contender in (PEERS | OURS).items():
         row = rows[name] = Row(name, "", keeps=contender.keeps, cannot=list(contender.cannot))
-        filter_ = _fill(row, contender, keys, absent, fpr, say)
-        if filter_ is not None:
-            filters[name] = filter_
-    each: dict[str, Work] = {name: ask_each(filter_) for name, filter_ in filters.items()}
+        filter = _fill(row, contender, keys, absent, fpr, say)
+        if filter is not None:
+            filters[name] = filter
+    each: dict[str, Work] = {name: ask_each(filter) for name, filter in filters.items()}
     batched: dict[str, Work] = {
-        f"{name}, batch": filter_.contains_many
-        for name, filter_ in filters.items()
-        if hasattr(filter_, "contains_many")
+        f"{name}, batch": filter.contains_many for name, filter in filters.items() if hasattr(filter, "contains_many")
     }
     gc.collect()
     gc.freeze()  # else every turn would first look at millions of keys
@@ -146,17 +144,17 @@ def measure(
     say("asking for present keys")
     present_times = side_by_side(each, lambda turn: fresh(keys[turn * n_turn % n_keys :][:n_turn]), rounds, say)
     gc.unfreeze()
-    for name, filter_ in filters.items():
+    for name, filter in filters.items():
         row = rows[name]
         _note_times(row, absent_times, present_times)
         if name in OURS and row.batch_absent_ns is not None:
-            row.threads_speedup = _threads_speedup(filter_, absent)
+            row.threads_speedup = _threads_speedup(filter, absent)
         if "remove" not in row.cannot:
             say(f"removing from {name}")
             gone = keys[: n_keys // 10]
             start = time.process_time_ns()
             for key in gone:
-                filter_.remove(key)
+                filter.remove(key)
             row.remove_ns = (time.process_time_ns() - start) / len(gone)
     return list(rows.values())
 

@@ -215,7 +215,7 @@ def _measured(lf: LearnedFilter, split: Split, gone: list[bytes], attack: list[b
     )
 
 
-def _absent_ns(filter_: Answers, unseen: Sequence[bytes]) -> float:
+def _absent_ns(filter: Answers, unseen: Sequence[bytes]) -> float:
     """Nanoseconds of the best of many short turns: on a busy machine some of them run undisturbed."""
     best = float("inf")
     for turn in range(60):
@@ -223,7 +223,7 @@ def _absent_ns(filter_: Answers, unseen: Sequence[bytes]) -> float:
         asked = fresh(unseen[first:][:1000])
         start = time.perf_counter_ns()
         for key in asked:
-            key in filter_  # noqa: B015
+            key in filter  # noqa: B015
         best = min(best, (time.perf_counter_ns() - start) / len(asked))
     return best
 

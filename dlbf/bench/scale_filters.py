@@ -71,9 +71,9 @@ def measure_filters(n_keys: int, rounds: int, say: Say) -> tuple[dict[str, Filte
 
     gc.collect()
     say("asking")
-    each: dict[str, Work] = {name: ask_each(filter_) for name, filter_ in filters.items()}
+    each: dict[str, Work] = {name: ask_each(filter) for name, filter in filters.items()}
     many: dict[str, Work] = {
-        name: filter_.contains_many for name, filter_ in filters.items() if hasattr(filter_, "contains_many")
+        name: filter.contains_many for name, filter in filters.items() if hasattr(filter, "contains_many")
     }
     for name, timing in side_by_side(each, absent, rounds).items():
         costs[name].absent = timing.best

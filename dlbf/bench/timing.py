@@ -109,12 +109,12 @@ class Answers(Protocol):
     def __contains__(self, key: bytes, /) -> bool: ...
 
 
-def ask_each_in(filter_: Answers) -> Callable[[Sequence[bytes]], None]:
+def ask_each_in(filter: Answers) -> Callable[[Sequence[bytes]], None]:
     """A loop that asks whether each key of a batch is in something."""
 
     def run(batch: Sequence[bytes]) -> None:
         for key in batch:
-            key in filter_  # noqa: B015
+            key in filter  # noqa: B015
 
     return run
 

@@ -21,8 +21,8 @@ def command(shell: str) -> None:
     """
     from click.shell_completion import ShellComplete, get_completion_class
 
-    found = get_completion_class(shell)
-    assert found is not None  # click brings these three
+    shell_class = get_completion_class(shell)
+    assert shell_class is not None  # click brings these three
     root = click.get_current_context().find_root()
-    # Not found.source(): click's bash class looks for a bash to run, which is of no use in a package build.
-    click.echo(ShellComplete.source(found(root.command, {}, "dlbf", "_DLBF_COMPLETE")))
+    # Not shell_class.source(): click's bash class looks for a bash to run, which is of no use in a package build.
+    click.echo(ShellComplete.source(shell_class(root.command, {}, "dlbf", "_DLBF_COMPLETE")))

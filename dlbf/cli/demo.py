@@ -350,10 +350,10 @@ class Demo:
     def verify(self, store: "Store") -> None:
         """Compare every key with the filter."""
         with self.tell.step("verify", "comparing every key with the filter") as done:
-            found = store.verify()
-            self.figures["verified"] = found.ok
-            outcome = "ok" if found.ok else "; ".join(found.problems)
-            done(f"{found.keys:,} keys against the filter: {found.missing} missing, {found.extra} extra; {outcome}")
+            report = store.verify()
+            self.figures["verified"] = report.ok
+            outcome = "ok" if report.ok else "; ".join(report.problems)
+            done(f"{report.keys:,} keys against the filter: {report.missing} missing, {report.extra} extra; {outcome}")
 
 
 def _getter(store: "Store") -> Callable[[Sequence[bytes]], None]:

@@ -34,8 +34,8 @@ def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) ->
         from dlbf.storage import Store
 
         with Store(Path(ctx.params["path"]), readonly=True) as store:
-            found = [os.fsdecode(key) for key in islice(store.keys(os.fsencode(incomplete)), MAX_COMPLETIONS)]
-            return [key for key in found if key.isprintable() and " " not in key]
+            keys = [os.fsdecode(key) for key in islice(store.keys(os.fsencode(incomplete)), MAX_COMPLETIONS)]
+            return [key for key in keys if key.isprintable() and " " not in key]
     return []
 
 
@@ -57,6 +57,6 @@ def given_keys(
     if keys:
         yield [decode_argument(key, codec) for key in keys]
     if keys_file is not None:
-        found = chain.from_iterable(read_key_batches(keys_file, column, format, codec))
-        while batch := list(islice(found, KEYS_PER_TRANSACTION)):
+        in_file = chain.from_iterable(read_key_batches(keys_file, column, format, codec))
+        while batch := list(islice(in_file, KEYS_PER_TRANSACTION)):
             yield batch

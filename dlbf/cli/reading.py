@@ -128,7 +128,7 @@ def open_records(
             _check_lines(opened.name, head)
             lines, format = chain(head, source), "keys"
         if format == "csv" or (format == "tsv" and column is not None):
-            found: Iterable[Record | RecordError] = read_table(
+            records: Iterable[Record | RecordError] = read_table(
                 opened.name, lines, delimiters=DELIMITERS if format == "csv" else "\t", column=column,
                 value_column=value_column, with_values=with_values, codec=codec, first_line=first_line,
                 skip_bad=skip_bad, say=say,
@@ -137,9 +137,9 @@ def open_records(
             fields = (column or "key", value_column or "value")
             if format == "tsv" and not with_values:
                 say(f"{opened.name}: read as TSV, keys from the first column; --column chooses another, by its heading")
-            found = read_records(lines, format, codec, first_line, skip_bad, fields)
+            records = read_records(lines, format, codec, first_line, skip_bad, fields)
         is_plain = format == "keys" and codec in (None, "text")
-        yield Records(opened.name, found, opened, lines if is_plain else None)
+        yield Records(opened.name, records, opened, lines if is_plain else None)
 
 
 def _check_lines(name: str, head: list[bytes]) -> None:
@@ -177,8 +177,8 @@ def read_key_batches(
                 yield [line for raw in lines if (line := raw.removesuffix(b"\n").removesuffix(b"\r"))]
             return
         try:
-            found = (record.key for record in records if isinstance(record, Record) and record.key)
-            while batch := list(islice(found, KEYS_PER_BATCH)):
+            keys = (record.key for record in records if isinstance(record, Record) and record.key)
+            while batch := list(islice(keys, KEYS_PER_BATCH)):
                 yield batch
         except RecordError as error:
             raise Trouble(f"{records.name}, {error}") from error

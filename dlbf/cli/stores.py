@@ -147,13 +147,13 @@ def check_filter_file(path: Path) -> None:
     from dlbf.format import MAGIC
 
     with path.open("rb") as file:
-        found = file.read(len(MAGIC))
-    if found != MAGIC:
+        magic = file.read(len(MAGIC))
+    if magic != MAGIC:
         if path.name in STORE_FILES:
             raise Trouble(f"{path}: {_what_file(path)}")
         raise Trouble(
             f"{path}: neither a store nor a filter file: expected a directory, or a file that begins with {MAGIC!r}, "
-            f"found {found!r}; check the path"
+            f"found {magic!r}; check the path"
         )
 
 
@@ -181,9 +181,9 @@ def _check_path(path: Path, write: bool, create: bool, guards: bool = False) -> 
         if create and not others:
             _check_access(path, os.W_OK, "make a store in it")
             return
-        found = f"found {', '.join(others)}" if others else "found an empty directory"
+        instead = f"found {', '.join(others)}" if others else "found an empty directory"
         advice = "a new store needs a directory of its own" if create else "check the path"
-        raise Trouble(f"{path}: not a store: expected data.mdb in it, {found}; {advice}")
+        raise Trouble(f"{path}: not a store: expected data.mdb in it, {instead}; {advice}")
     _check_access(data, os.R_OK | (os.W_OK if write else 0), "write to it" if write else "read it")
     # Readers write their place into LMDB's table of readers.
     lock = path / "lock.mdb"

@@ -87,10 +87,10 @@ def read_table(
         if any(line.strip() for line in head):
             raise RecordError(f"line 1: expected CSV, found {shown(head[0])}")
         return
-    found = _guess(name, sample, with_values, say) if column is None else _named(name, sample, column, value_column)
-    heading_due = found.has_heading
+    columns = _guess(name, sample, with_values, say) if column is None else _named(name, sample, column, value_column)
+    heading_due = columns.has_heading
     decode = CODECS[codec or "text"].decode
-    for number, row in _rows(chain(head, source), found.delimiter):
+    for number, row in _rows(chain(head, source), columns.delimiter):
         if not row or number < first_line:
             heading_due = heading_due and not row
             continue
@@ -100,7 +100,7 @@ def read_table(
         try:
             if isinstance(row, csv.Error):
                 raise ValueError(row)
-            yield Record(number, *_cells(row, found, decode))
+            yield Record(number, *_cells(row, columns, decode))
         except ValueError as error:
             problem = RecordError(f"line {number}: {error}")
             if not skip_bad:
@@ -108,15 +108,15 @@ def read_table(
             yield problem
 
 
-def _cells(row: list[str], found: Columns, decode: Callable[[bytes], bytes]) -> tuple[bytes, bytes]:
+def _cells(row: list[str], columns: Columns, decode: Callable[[bytes], bytes]) -> tuple[bytes, bytes]:
     """Key and value in a row."""
-    if len(row) != found.width:
+    if len(row) != columns.width:
         raise ValueError(
-            f"expected {found.width} columns, found {len(row)}; a cell with {found.delimiter!r} or a quote in it needs "
-            "quotes around it"
+            f"expected {columns.width} columns, found {len(row)}; a cell with {columns.delimiter!r} or a quote in it "
+            "needs quotes around it"
         )
-    value = b"" if found.value is None else decode(row[found.value].encode("latin-1"))
-    return decode(row[found.key].encode("latin-1")), value
+    value = b"" if columns.value is None else decode(row[columns.value].encode("latin-1"))
+    return decode(row[columns.key].encode("latin-1")), value
 
 
 def _rows(lines: Iterable[bytes], delimiter: str) -> Iterator[tuple[int, list[str] | csv.Error]]:
@@ -137,13 +137,13 @@ def _rows(lines: Iterable[bytes], delimiter: str) -> Iterator[tuple[int, list[st
 
 def _sample(head: list[bytes], delimiter: str) -> list[list[bytes]]:
     """The first rows, up to one that is none: no CSV, or cut in the middle of a quoted cell."""
-    found = []
+    rows = []
     for _, row in _rows(head, delimiter):
         if isinstance(row, csv.Error):
             break
         if row:
-            found.append([cell.encode("latin-1") for cell in row])
-    return found
+            rows.append([cell.encode("latin-1") for cell in row])
+    return rows
 
 
 def looks_like_a_table(head: list[bytes]) -> list[bytes]:
@@ -175,9 +175,9 @@ def _guess(name: str, sample: dict[str, list[list[bytes]]], with_values: bool, s
     """Columns that nobody has named."""
     widths = {delimiter: {len(row) for row in rows} for delimiter, rows in sample.items()}
     # One that gives every row the same number of cells, and more than one; else one that makes headings of the first.
-    good = [delimiter for delimiter, found in widths.items() if len(found) == 1 and found != {1}]
+    good = [delimiter for delimiter, seen in widths.items() if len(seen) == 1 and seen != {1}]
     good += [each for each, rows in sample.items() if len(rows[0]) > 1 and _is_heading(rows) is not False]
-    if not good and any(found != {1} for found in widths.values()):
+    if not good and any(seen != {1} for seen in widths.values()):
         delimiter = max(widths, key=lambda each: len(widths[each]))
         few, many = min(widths[delimiter]), max(widths[delimiter])
         raise Trouble(

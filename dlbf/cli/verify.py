@@ -44,15 +44,15 @@ def _verify_store(path: Path, secret: bytes | None) -> dict[str, Any]:
 
     check_store(path)
     with Store(path, readonly=True, secret=secret) as store:
-        found = store.verify()
+        report = store.verify()
     return {
         "path": str(path),
-        "ok": found.ok,
-        "keys": found.keys,
-        "missing": found.missing,
-        "extra": found.extra,
-        "problems": list(found.problems),
-        "examples": [key.decode(errors="backslashreplace") for key in found.examples],
+        "ok": report.ok,
+        "keys": report.keys,
+        "missing": report.missing,
+        "extra": report.extra,
+        "problems": list(report.problems),
+        "examples": [key.decode(errors="backslashreplace") for key in report.examples],
     }
 
 
@@ -65,9 +65,9 @@ def _verify_file(path: Path, secret: bytes | None) -> dict[str, Any]:
     facts: dict[str, Any] = {"path": str(path), "ok": True, "keys": 0, "missing": 0, "extra": 0}
     problems = []
     try:
-        with open_filter(path, secret=secret) as found:
-            check_all(found)
-            facts["keys"] = len(found)
+        with open_filter(path, secret=secret) as filter:
+            check_all(filter)
+            facts["keys"] = len(filter)
     except FormatError as error:
         problems.append(str(error))
     except ValueError as error:

@@ -95,10 +95,10 @@ def _times(
     rounds: int,
     say: Say,
 ) -> dict[str, float]:
-    def ask(filter_: Filter) -> Callable[[Sequence[bytes]], None]:
+    def ask(filter: Filter) -> Callable[[Sequence[bytes]], None]:
         def run(batch: Sequence[bytes]) -> None:
             for key in batch:
-                key in filter_  # noqa: B015
+                key in filter  # noqa: B015
 
         return run
 
