@@ -1,0 +1,6 @@
+from typing import final
+
+from dlbf.kernels.keychunks import KeyReader
+
+@final
+class ArrowReader(KeyReader): ...
