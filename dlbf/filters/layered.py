@@ -17,6 +17,7 @@ from dlbf.filters.kinds import class_of_kind
 from dlbf.filters.tables import CuckooFilter
 from dlbf.geometry import MAX_PREFIXES, MAX_SUFFIX_BITS, cuckoo_fpr, cuckoo_geometry
 from dlbf.kernels.layers import MOST_TABLES, LayeredCore
+from dlbf.typenames import Memory
 
 __all__ = ["PLANNED_TABLES", "LayeredFilter"]
 
@@ -82,14 +83,15 @@ class LayeredFilter(LayeredCore, Filter):
     def _open(
         self,
         params: tuple[int, ...],
-        payload: bytearray | memoryview,
+        payload: Memory,
         n_items: int,
         secret: bytes | None,
         sums: bytes | None = None,
     ) -> None:
         self._begin(params, n_items, secret)
         base_bytes, _, base_keys, room, *geometry = params[3:]
-        objects = list(_objects(memoryview(payload).cast("B"), base_bytes))
+        # An array is a buffer, too; before Python 3.12 the stubs of numpy do not say so.
+        objects = list(_objects(memoryview(cast(bytes, payload)).cast("B"), base_bytes))
         (header, inside), *rest = objects
         if header.kind == self.KIND:
             raise FormatError("the base of a layered filter is one itself; run rebuild()")

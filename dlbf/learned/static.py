@@ -10,7 +10,7 @@ Nobody need hold the keys: 9 bytes of each are enough, whatever its size.  A sto
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Generic
 
@@ -25,6 +25,7 @@ from dlbf.kernels.hashing import hash64_many
 from dlbf.kernels.ribbon import ribbon_partition
 from dlbf.learned.assembly import MEMBER, Part
 from dlbf.learned.composite import C, empty_like, fill_parts, member_id, parts_of, set_counts
+from dlbf.typenames import Keys
 
 __all__ = ["StaticBuilder", "build_static"]
 
@@ -133,9 +134,10 @@ class StaticBuilder(Generic[C]):
     def __len__(self) -> int:
         return self._n_keys
 
-    def add(self, keys: Iterable[object]) -> None:
-        """Take a batch of keys: a list or an array; repeated ones count once."""
-        batch = keys if isinstance(keys, (list, np.ndarray)) else list(keys)
+    def add(self, keys: Keys) -> None:
+        """Take a batch of keys, as other filters do; repeated ones count once."""
+        # They are read twice: for hashes, and for regions.
+        batch = list(keys) if isinstance(keys, Iterator) else keys
         hashes = hash64_many(batch, secret_of(self._template))
         n = self._n_keys + len(hashes)
         if n > len(self._hashes):
