@@ -13,7 +13,6 @@ import numpy as np
 from dlbf import format
 from dlbf.errors import FilterFullError, FormatError
 from dlbf.filters.part import AsPart
-from dlbf.filters.writing import write_file
 from dlbf.kernels.core import FilterCore
 from dlbf.typenames import Memory
 
@@ -314,6 +313,8 @@ class Filter(AsPart, FilterCore):
             If that file is mapped with ``mode="r+"``, by this filter or another: ``close()`` completes it, and whoever
             has it mapped would go on writing to a file that is no longer there.
         """
+        from dlbf.filters.writing import write_file  # only filters that are saved need it
+
         write_file(Path(path), self.to_bytes())
 
     def __reduce__(self) -> tuple[object, ...]:

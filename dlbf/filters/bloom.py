@@ -2,12 +2,15 @@
 
 import math
 
-from dlbf.filters.base import MAX_PAYLOAD_BYTES, Intersecting, aligned_zeros, check_count, check_target
-from dlbf.filters.not_deletable import NotDeletable
+import numpy as np
+import numpy.typing as npt
+
+from dlbf.errors import NotDeletableError
+from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, Intersecting, aligned_zeros, check_count, check_target
 from dlbf.filters.row import Base, PlainDesign, Planned
 from dlbf.geometry import CellGeometry, cell_fpr, cell_geometry, cell_price, cell_rate_at_load
 from dlbf.kernels.cells import CellsCore
-from dlbf.typenames import Key
+from dlbf.typenames import Key, Keys
 
 __all__ = ["BITS", "COUNTERS", "BloomFilter", "CountingBloomFilter", "planned_cells", "scaled_cells"]
 
@@ -100,6 +103,30 @@ class CellFilter(CellsCore, Intersecting):
         """False-positive rate that theory gives for as many keys as are stored now."""
         n_cells, n_hashes, block_cells = (self._param(name) for name in ("n_cells", "n_hashes", "block_cells"))
         return cell_fpr(len(self), n_cells, n_hashes, block_cells)
+
+
+class NotDeletable(Filter):
+    """Mixin for filters that cannot forget: the removing methods say so."""
+
+    DELETABLE = False
+
+    def _refuse(self) -> NotDeletableError:
+        return NotDeletableError(
+            f"a {type(self).__name__} cannot remove keys; use CuckooFilter (smallest), CountingBloomFilter, "
+            "DLeftFilter or DeletableBloomFilter"
+        )
+
+    def remove(self, key: Key) -> bool:
+        """Always raises NotDeletableError."""
+        raise self._refuse()
+
+    def discard(self, key: Key) -> bool:
+        """Always raises NotDeletableError."""
+        raise self._refuse()
+
+    def remove_many(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Always raises NotDeletableError."""
+        raise self._refuse()
 
 
 class BloomFilter(NotDeletable, CellFilter):

@@ -8,7 +8,7 @@ cimport cython
 from cpython.pycapsule cimport PyCapsule_CheckExact, PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.string cimport memcpy, memset
 
-from dlbf.kernels.keychunks cimport CHUNK_KEYS
+from dlbf.kernels.keychunks cimport CHUNK_KEYS, KeyReader
 from dlbf.kernels.types cimport ArrowArray, ArrowArrayStream, ArrowSchema, int32_t, int64_t, uint8_t, unlikely
 
 cdef enum:
@@ -267,7 +267,8 @@ cdef class ArrowReader(KeyReader):
         return n
 
 
-cdef KeyReader arrow_reader(object keys):
+def arrow_reader(keys):
+    """A reader of what has ``__arrow_c_array__`` or ``__arrow_c_stream__``; None if that needs a missing pyarrow."""
     cdef ArrowReader reader = ArrowReader()
     has_stream = hasattr(keys, "__arrow_c_stream__")
     try:

@@ -16,7 +16,7 @@ done with the GIL, and the objects were fetched into the cache while the keys ah
 """
 
 cimport cython
-from cpython.buffer cimport Py_buffer, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.list cimport PyList_Check, PyList_GET_SIZE
 from cpython.object cimport PyObject_GetIter
@@ -24,8 +24,7 @@ from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE
 from libc.string cimport memcpy
 
-from dlbf.kernels.arrowkeys cimport arrow_reader
-from dlbf.kernels.types cimport likely, load64, prefetch, uint8_t
+from dlbf.kernels.types cimport Export, likely, load64, prefetch, uint8_t
 
 import numpy as np
 
@@ -264,29 +263,29 @@ cdef class SequenceReader(ObjectReader):
 cdef class ArrayReader(KeyReader):
     """Keys of a numpy array of fixed-width bytes."""
 
-    cdef Py_buffer view
+    cdef Export taken
     cdef Py_ssize_t position             # of the next key
 
     def __cinit__(self, array):
-        PyObject_GetBuffer(array, &self.view, PyBUF_STRIDES)
+        PyObject_GetBuffer(array, &self.taken.view, PyBUF_STRIDES)
 
     def __dealloc__(self):
-        PyBuffer_Release(&self.view)     # which does nothing if there is none
+        PyBuffer_Release(&self.taken.view)     # which does nothing if there is none
 
     cdef Py_ssize_t next_batch(self) except -1:
-        cdef Py_ssize_t n = self.view.shape[0] - self.position
+        cdef Py_ssize_t n = self.taken.view.shape[0] - self.position
         self.chunk.n = 0
         self.make_room(min(n, <Py_ssize_t>CHUNK_KEYS))
         return n
 
     cdef Py_ssize_t next_chunk(self) noexcept nogil:
-        cdef Py_ssize_t stride = self.view.strides[0]
-        cdef Py_ssize_t width = self.view.itemsize
-        cdef const uint8_t* item = <const uint8_t*>self.view.buf + self.position * stride
+        cdef Py_ssize_t stride = self.taken.view.strides[0]
+        cdef Py_ssize_t width = self.taken.view.itemsize
+        cdef const uint8_t* item = <const uint8_t*>self.taken.view.buf + self.position * stride
         cdef const uint8_t** pointers = self.pointers
         cdef size_t* lengths = self.lengths
         cdef Py_ssize_t i, length
-        cdef Py_ssize_t n = min(self.view.shape[0] - self.position, <Py_ssize_t>CHUNK_KEYS)
+        cdef Py_ssize_t n = min(self.taken.view.shape[0] - self.position, <Py_ssize_t>CHUNK_KEYS)
         for i in range(n):
             length = width
             # numpy pads with zeros and drops them on reading; so do we.
@@ -326,10 +325,22 @@ cdef KeyReader open_keys(object keys):
             "wrap it in a list, or use the method for one key"
         )
     if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__"):
-        reader = arrow_reader(keys)
+        reader = read_arrow(keys)
         if reader is not None:
             return reader
     return open_iterator(keys)
+
+
+# arrowkeys.arrow_reader, once somebody has Arrow arrays: most programs have none, and need not load that module.
+cdef object arrow_reader = None
+
+
+cdef KeyReader read_arrow(object keys):
+    global arrow_reader
+    if arrow_reader is None:
+        from dlbf.kernels import arrowkeys
+        arrow_reader = arrowkeys.arrow_reader
+    return arrow_reader(keys)
 
 
 cdef KeyReader open_iterator(object keys):

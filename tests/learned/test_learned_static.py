@@ -138,6 +138,24 @@ def test_hashes_and_regions_build_what_keys_build_in_any_order():
     assert expected.contains_many(KEYS).all()
 
 
+@pytest.mark.parametrize("kind", [tuple, np.array, iter, set, dict.fromkeys])
+def test_builder_takes_every_kind_of_batch(kind):
+    made = template()
+    builder, expected = StaticBuilder(made), StaticBuilder(made)
+    builder.add(kind(KEYS))
+    expected.add(KEYS)
+    assert builder.build() == expected.build()
+
+
+def test_builder_takes_arrow_arrays():
+    pa = pytest.importorskip("pyarrow")
+    made = template()
+    builder, expected = StaticBuilder(made), StaticBuilder(made)
+    builder.add(pa.array(KEYS))
+    expected.add(KEYS)
+    assert builder.build() == expected.build()
+
+
 def test_rates_of_the_template_are_those_of_what_is_built():
     made = template(adversarial_fpr=0.1)
     builder = StaticBuilder(made)
