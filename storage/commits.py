@@ -226,6 +226,7 @@ class Commits:
         self.log.write_traffic(txn, replace(traffic, generation=position, absent=0, false_positives=0))
         flags = FLAG_OMITTED | (FLAG_REMOVED if operations.n_removed else 0)
         record = operations.record(position, position, flags, False)
+        filter = self.ledger.shared(filter, position)  # before others look for it
         with Held(self.ledger.lock):
             self.log.commit(self.writes, txn, position, record, "switch-written", "switch-done")
             self.growth.builder = None

@@ -145,6 +145,7 @@ __all__ = [
     "PLAIN_KEY_BYTES",
     "READERS_FILE",
     "SECRET_FILE",
+    "SHARED_FILE",
     "BuildInfo",
     "Checkpoint",
     "GuardInfo",
@@ -164,6 +165,7 @@ DATA_DATABASES = ("data", "long")
 DATA_FILE = "data.mdb"
 READERS_FILE = "lock.mdb"
 SECRET_FILE = "secret.key"
+SHARED_FILE = "base.shared"
 
 LAYOUT_VERSION = 1
 CHECKPOINT_VERSION = 2

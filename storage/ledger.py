@@ -7,7 +7,8 @@ visible: the filter that answers changes in one compiled call, and an exception 
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic
 
 import lmdb
@@ -23,6 +24,7 @@ from dlbf.kernels.locks import Held
 from dlbf.storage import generations, layers
 from dlbf.storage.layout import FLAG_OMITTED, FLAG_REMOVED, STATE_BROKEN, Checkpoint, StoreInfo
 from dlbf.storage.log import Log, Record, View
+from dlbf.storage.sharing import SharedBases
 from dlbf.storage.trouble import DAMAGE, FULL, SECRET, VERSION, Trouble, Unusable
 
 __all__ = ["Ledger", "Settings", "Sizes"]
@@ -49,6 +51,10 @@ class Settings:
     remember_bytes: int | None = (
         None  # of absent keys that a layered one may remember; None: see ``dlbf.storage.layers``
     )
+    bases: SharedBases = field(init=False)  # those that processes have in common
+
+    def __post_init__(self) -> None:
+        self.bases = SharedBases(Path(self.where))
 
 
 @dataclass(slots=True)
@@ -127,6 +133,10 @@ class Ledger(LedgerCore, Generic[View]):
             self._on_adopt(self.generation)
         self.applied = checkpoint.txn_id
         self.filter = filter
+
+    def shared(self, filter: Filter, generation: int) -> Filter:
+        """The same filter; its base is in memory that other processes use too, if there is one and that is possible."""
+        return self.settings.bases.share(filter, generation) if isinstance(filter, LayeredFilter) else filter
 
     def state(self) -> tuple[str, str]:
         """ "filtering" or "pass-through", and why; the caller needs no lock."""
@@ -387,7 +397,7 @@ class Ledger(LedgerCore, Generic[View]):
         where = f"{self.settings.where}: filter of generation {checkpoint.generation}"
         blob, sums = self.log.read_filter(txn, checkpoint, where)
         try:
-            return generations.load(blob, self.settings.secret, where), sums
+            return self.shared(generations.load(blob, self.settings.secret, where), checkpoint.generation), sums
         except VersionError as error:
             raise Unusable(str(error), VERSION) from None
         except (FormatError, ChecksumError) as error:

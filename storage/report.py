@@ -27,6 +27,8 @@ class Layers:
         Keys that the base still lets pass and that are not there any more.
     absent_keys : int
         Keys that are known to be absent.
+    shared : bool
+        Whether the base is in memory that all processes which have the store open use together.
 
     Examples
     --------
@@ -47,6 +49,7 @@ class Layers:
     planned_keys: int
     dead_keys: int
     absent_keys: int
+    shared: bool = False
 
 
 @dataclass(frozen=True)

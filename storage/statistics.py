@@ -53,7 +53,7 @@ def gather(environment: Environment, ledger: Ledger[Txn], source: Source[Txn], t
         model=composite.model.kind if composite is not None else "none",
         misses=n_misses,
         needless_reads=needless(filter, traffic.n_false_positives),
-        layers=layers_of(filter) if isinstance(filter, LayeredFilter) else None,
+        layers=layers_of(filter, ledger.settings.bases.has(filter)) if isinstance(filter, LayeredFilter) else None,
     )
 
 
@@ -66,7 +66,7 @@ def needless(filter: Filter | None, n_reads: int) -> NeedlessReads:
     return NeedlessReads(ordinary, absent.n_deleted, absent.n_repeated, absent.n_answers)
 
 
-def layers_of(filter: LayeredFilter) -> Layers:
+def layers_of(filter: LayeredFilter, shared: bool) -> Layers:
     """The figures of each layer."""
     return Layers(
         base_bytes=filter.base_bytes,
@@ -77,4 +77,5 @@ def layers_of(filter: LayeredFilter) -> Layers:
         planned_keys=filter.planned_added,
         dead_keys=filter.dead,
         absent_keys=len(filter.absent),
+        shared=shared,
     )

@@ -18,6 +18,7 @@ STEPS = (
     "journal-trimmed",
     "growth-scanned",
     "build-stepped",
+    "base-shared",
     "switch-began",
     "switch-written",
     "switch-done",

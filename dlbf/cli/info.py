@@ -160,8 +160,9 @@ def _bits(stats: "Stats") -> str:
 
 def _layers(layers: "Layers") -> str:
     """What each layer has."""
+    shared = " (shared by processes)" if layers.shared else ""
     return (
-        f"base {_bytes(layers.base_bytes)} of {layers.base_keys:,} keys, {layers.dead_keys:,} of them gone; "
+        f"base {_bytes(layers.base_bytes)}{shared} of {layers.base_keys:,} keys, {layers.dead_keys:,} of them gone; "
         f"{layers.added_keys:,} of {layers.planned_keys:,} added in {_bytes(layers.delta_bytes)}"
     )
 

@@ -247,6 +247,14 @@ class LayeredFilter(LayeredCore, Filter):
 
     __copy__ = copy
 
+    def with_base(self, data: memoryview) -> Self:
+        """A copy over a base in ``data``, which has the bytes of its own (``static.to_bytes()``)."""
+        other = self.copy()
+        ((header, inside),) = _objects(data.cast("B"), len(data))
+        base = open_payload(type(self.static), header, inside, self._secret, "the base")
+        other.set_layers(base, other._tables(), self._params[6])
+        return other
+
     def clear(self) -> None:
         """Always raises StaticFilterError: the base cannot be emptied."""
         raise StaticFilterError("the base of a layered filter is static; make another filter from no keys")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dlbf import models
 from dlbf.filters.layered import LayeredFilter
-from dlbf.storage import Store, generations, layers, ledger, rebuild, steps
+from dlbf.storage import Store, generations, layers, ledger, rebuild, sharing, steps
 
 N_KEYS = 1500
 BEFORE, AFTER = b"B", b"A"
@@ -55,6 +55,7 @@ def make_everything_happen_often(patch=setattr):
     patch(layers, "THREAD_KEYS", 400)
     patch(layers, "BREAK_EVEN", 1e9)
     patch(layers.Plan, "base_bytes", lambda plan, n_keys: n_keys if plan.pattern is None else n_keys // 2)
+    patch(sharing, "LEAST_BYTES", 1)
     small_model()
 
 
