@@ -60,7 +60,7 @@ def kill_many(path, n_kills, first_seed, options=None):
 
 
 def test_kills_lose_nothing_and_invent_nothing(path):
-    kill_many(path, 500, 1000)
+    kill_many(path, 200, 1000)
 
 
 @pytest.mark.slow

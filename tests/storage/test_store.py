@@ -21,7 +21,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from support import peek
-from support.places import ROOT
 
 from dlbf.errors import StoreError, VersionError
 from dlbf.kernels.journal import OperationLog, apply_record, operations, read_record
@@ -1005,12 +1004,6 @@ def test_commit_that_fails_beside_a_checkpoint_leaves_the_filter_as_it_was(path,
         assert all(store.get(b"%d" % i) == b"v" for i in range(2000))
         assert store.get_many([b"%d" % i for i in range(2000)]) == [b"v"] * 2000
         assert store.verify().ok
-
-
-def test_docs_examples_run():
-    text = (ROOT / "docs" / "storage.md").read_text()
-    for block in text.split("```python\n")[1:]:
-        exec(compile(block.split("```")[0], "docs/storage.md", "exec"), {})
 
 
 ITERATORS = {
