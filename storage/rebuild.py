@@ -50,6 +50,8 @@ MAX_KEYS = 500_000
 MAX_NEGATIVES = 500_000
 # Room in each region of the model for so many standard deviations of chance.
 SPARE_SIGMAS = 3.0
+# A worst case so many times the target is worth a note: the secret bounds it, but not to what the target suggests.
+FAR_ABOVE = 20.0
 # Progress within training, whose number of steps is not known beforehand.
 TRAIN_STEPS = 1000
 
@@ -359,6 +361,8 @@ def choose_layers(
         return Gathering(plain, n_keys)
     learned = replace(plain, pattern=prepared.filter, cap=wishes.adversarial_fpr or 1.0)
     if prepared.filter.model_bytes and learned.base_bytes(n_keys) < plain.base_bytes(n_keys):
+        if secret is not None:
+            note_worst_case(min(learned.cap, prepared.filter.plan.adversarial_fpr), fpr, notes)
         return Gathering(learned, n_keys)
     notes.append("a model does not pay for these keys and this traffic, so a filter without one")
     return Gathering(plain, n_keys)
@@ -377,9 +381,20 @@ def choose_tables(
     if prepared is None:
         return plain
     if wishes.design != "auto" or (prepared.filter.model_bytes and generations.pays(prepared.filter, plain)):
+        if secret is not None:
+            note_worst_case(prepared.filter.plan.adversarial_fpr, fpr, notes)
         return prepared.filter
     notes.append("a model does not pay for these keys and this traffic, so a filter without one")
     return plain
+
+
+def note_worst_case(worst: float, target: float, notes: list[str]) -> None:
+    """Say so if whoever makes keys that look like stored ones passes far more often than others."""
+    if worst > FAR_ABOVE * target:
+        notes.append(
+            f"keys made to look like stored ones pass at up to {worst:.1%}, {worst / target:,.0f} times the target of "
+            f"{target:g}; pass adversarial_fpr= to bound it (see the threat model)"
+        )
 
 
 # --- building and switching

@@ -101,6 +101,11 @@ class Layout:
         """The same for each key."""
         return 8 * self.nbytes(found) / (self.scale * len(self.key_scores))
 
+    def rates(self, found: Plan) -> npt.NDArray[np.float64]:
+        """Rate in each region, as laid out."""
+        initial, members = predicted_rates(self.parts(found), self.expected(found))
+        return initial * np.array(members)
+
     def fpr(self, found: Plan) -> float:
         """The rate of what is built."""
         initial, members = predicted_rates(self.parts(found), self.expected(found))

@@ -28,6 +28,7 @@ from dlbf.learned.layouts import (
     without_model,
 )
 from dlbf.learned.static import StaticBuilder
+from dlbf.learned.strata import BINS, Labels, excess, kinds_of, robust_weights
 from dlbf.learned.targets import Progress, Targets
 from dlbf.models import Model, no_model, train
 from dlbf.theory import Plan, get_design, shares_from_scores
@@ -37,6 +38,10 @@ from dlbf.typenames import Keys
 __all__ = ["Prepared", "fit", "prepare"]
 
 MAX_BINS = 1024
+# Held-out negatives that are sorted into kinds: enough to see one of a twentieth.
+MOST_SORTED = 20_000
+# So often is planned again for a kind of queries that would pass too often.
+MOST_PLANS = 4
 # Bins kept in the plan, from which other targets are planned.
 KEPT_BINS = 96
 
@@ -164,7 +169,7 @@ def prepare(
     report("planning", 0.0)
     arguments, edges = _arguments(targets, model, key_scores, held_scores, total, 3.0 if scarce else 1.0)
     layout = Layout(edges, key_scores, model, total / len(key_list), spare, targets.headroom)
-    plan, alternatives = _choose_plan(layout, targets, arguments, compare)
+    plan, alternatives = _fair_plan(layout, targets, arguments, compare, held, held_scores)
     if model.kind != "none" and row.chooses_model and len(plan.regions) == 1:
         layout = replace(layout, model=no_model())
     bins = _kept_bins(key_scores, held_scores) if layout.model.kind != "none" else ()
@@ -245,6 +250,46 @@ def _arguments(
     elif get_design(targets.design).learned and not get_design(targets.design).chooses_model:
         arguments["key_shares"] = arguments["query_shares"] = [1.0, 0.0]
     return arguments, edges
+
+
+def _fair_plan(
+    layout: Layout, targets: Targets, arguments: Arguments, compare: bool, held: list[bytes], held_scores: Scores
+) -> tuple[Plan, list[Alternative]]:
+    """The plan to build, for which no kind of queries pays; see ``dlbf.learned.strata``."""
+    some = held_scores[:MOST_SORTED]
+    kinds = kinds_of(held[:MOST_SORTED], some)
+    aim = _even_out(arguments, layout.edges, layout.key_scores, some, kinds) if kinds.any() else None
+    plan, alternatives = _choose_plan(layout, targets, arguments, compare)
+    for _ in range(MOST_PLANS):
+        asked = arguments["fpr"]
+        if aim is None or asked is None or len(plan.regions) == 1:
+            break
+        # The shares were weighed in few bins: now that the regions are known, see whether every kind has its rate.
+        regions = np.searchsorted(layout.thresholds(plan), some, side="right")
+        if (over := excess(layout.rates(plan), regions, kinds, aim)) <= 1:
+            break
+        arguments["fpr"] = asked / over
+        plan, alternatives = _choose_plan(layout, targets, arguments, compare)
+    return plan, alternatives
+
+
+def _even_out(
+    arguments: Arguments, edges: npt.NDArray[np.int64], key_scores: Scores, held_scores: Scores, kinds: Labels
+) -> float | None:
+    """Plan for shares of the queries with which no kind of them passes much more often than the target says; returns
+    the rate that was planned for before, or None if that is as good."""
+    aim: float | None = arguments["fpr"]
+    if aim is None or not len(edges):
+        return None
+    coarse, _, few_edges = shares_from_scores(key_scores, held_scores, BINS)
+    bins = np.searchsorted(few_edges, held_scores, side="right")
+    worst = arguments["adversarial_fpr"] or 1.0
+    if (found := robust_weights(coarse, bins, kinds, aim, worst)) is None:
+        return None
+    weights, arguments["fpr"] = found
+    places = np.searchsorted(edges, held_scores, side="right")
+    arguments["query_shares"] = np.bincount(places, weights, len(edges) + 1) / weights.sum()
+    return aim
 
 
 def _choose_plan(

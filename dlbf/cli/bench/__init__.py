@@ -13,6 +13,7 @@ SECTIONS = {
     "guard": "A guard before RocksDB and other engines: what it saves and costs.",
     "learned": "Learned filters: every design, the sizes of auto, queries and fitting beside peers.",
     "models": "What models of several sizes are worth, and what a score costs.",
+    "poison": "How far somebody gets who fills the traffic that a store learns from with junk.",
     "problems": "The open problems of the published sources, each measured.",
     "replay": "A block list's history through a store: keys missed, rate and size after every batch.",
     "scale": "Cost per key from 100,000 to 30 million keys, and how it grows.",

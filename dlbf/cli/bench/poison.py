@@ -1,0 +1,44 @@
+"""``dlbf bench poison``: how far junk in the traffic gets."""
+
+import click
+
+from dlbf.bench.timing import machine
+from dlbf.cli.bench.options import counted
+from dlbf.cli.bench.output import number, table, wide_console, write_json, write_machine
+from dlbf.cli.console import terminal
+
+__all__ = ["command"]
+
+
+@click.command("poison")
+@counted("--keys", "n_keys", default=20_000, least=1000, help="Keys in the store.")
+@counted("--reads", "n_reads", default=160_000, least=10_000, help="Absent reads before the rebuild.")
+@click.option(
+    "--share", "shares", multiple=True, type=click.FloatRange(0, 0.99), help="Share of junk; may be repeated."
+)
+@click.option("--junk", "kinds", multiple=True, help="Only this kind of junk; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Figures for a machine, on standard output.")
+def command(n_keys: int, n_reads: int, shares: tuple[float, ...], kinds: tuple[str, ...], as_json: bool) -> None:
+    """Rebuild stores from traffic with junk in it, and measure the rate of the other queries."""
+    from dlbf.bench.poisoning import JUNK, poisoned
+
+    for kind in kinds:
+        if kind not in JUNK:
+            raise click.BadParameter(f"{kind!r} is none of {', '.join(JUNK)}", param_hint="--junk")
+    with terminal(stderr=True).status("making keys") as status:
+        rows = poisoned(n_keys, n_reads, shares or (0.9,), kinds or tuple(JUNK), status.update)
+    if as_json:
+        write_json({"machine": machine(), "keys": n_keys, "reads": n_reads, "poison": rows})
+        return
+    shown = table(
+        f"stores of {n_keys:,} keys rebuilt after {n_reads:,} absent reads, some of them junk; target 1 %",
+        ("junk", "share", "deletability", "cap", "negatives", "bits/key", "ordinary queries"),
+        left=("junk",),
+    )
+    for row in rows:
+        shown.add_row(
+            row.junk, f"{row.share:.0%}", f"{row.deletability:g}", f"{row.adversarial_fpr:g}", f"{row.negatives:,}",
+            number(row.bits_per_key, 2), f"{row.ordinary:.2f} x",
+        )  # fmt: skip
+    wide_console().print(shown)
+    write_machine(machine())
