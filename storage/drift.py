@@ -23,6 +23,13 @@ LEAST_SAVING = 0.25
 LEAST_SAVED_BYTES = 4096
 # ... nor one of a store that has lost less than this share of its keys since its filter was made.
 LEAST_CHANGE = 0.25
+# Share of the keys exchanged after which a model should learn anew.  A filter whose every region has a rate of its own
+# keeps it for keys that the model never saw: they only fall where there is less room for them.  One that lets a region
+# pass unchecked (deletability near 0, no cap) has few places elsewhere, for keys that score low: these are full after a
+# turnover of 11 to 53 %.
+ROOM_TURNOVER = 0.5
+RATE_TURNOVER = 0.15
+HELD_WORST_CASE = 0.5
 # What the estimate learns from.
 ESTIMATE_ROWS = 10_000
 ESTIMATE_MODEL_BYTES = (256, 8192)
@@ -64,10 +71,13 @@ def drift(commits: Commits, estimate: bool) -> Drift:
     if pays and (learns_now or n_keys <= (1 - LEAST_CHANGE) * _keys_then(ledger, build)):
         how = "with a model" if learns_now else "at the right size"
         reasons.append(f"memory: a filter {how} takes about {saving:,} bytes less ({saving / now_bytes:.0%})")
-    if learned and built_keys and ledger.added + ledger.deleted >= built_keys:
+    churn_costs, churn_limit = _churn_rule(filter)
+    turnover = (ledger.added + ledger.deleted) / 2 / built_keys if built_keys else 0.0
+    if turnover >= churn_limit:
         reasons.append(
             f"churn: {ledger.added:,} keys added and {ledger.deleted:,} deleted since the model learnt from "
-            f"{built_keys:,}"
+            f"{built_keys:,}: a turnover of {turnover:.0%}; here churn costs {churn_costs}, so a rebuild is due at "
+            f"{churn_limit:.0%}"
         )
     return Drift(
         due=bool(reasons),
@@ -88,6 +98,9 @@ def drift(commits: Commits, estimate: bool) -> Drift:
         saving_bytes=saving,
         would_learn=would_learn,
         misses=n_misses,
+        turnover=turnover,
+        churn_costs=churn_costs,
+        churn_limit=churn_limit if churn_costs else math.nan,
     )
 
 
@@ -115,6 +128,14 @@ def _keys_then(ledger: Ledger[Txn], build: BuildInfo | None) -> float:
     # Grown since: its room is there for the keys to come, and without it the next ones would ask for it again.
     learned = has_model(ledger.filter)
     return ledger.sizes.capacity / (generations.LEARNED_GROWTH if learned else generations.GROWTH)
+
+
+def _churn_rule(filter: Filter | None) -> tuple[str, float]:
+    """What new keys that the model has not learnt cost a learned filter, and the turnover at which to learn anew."""
+    if not has_model(filter) or not generations.is_learned(filter):
+        return "", math.inf
+    worst = filter.plan.adversarial_fpr
+    return ("room", ROOM_TURNOVER) if worst <= HELD_WORST_CASE else ("rate", RATE_TURNOVER)
 
 
 def _tight_bytes(filter: Filter, n_keys: int, fpr: float, secret: bytes | None) -> int:

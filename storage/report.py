@@ -432,6 +432,13 @@ class Drift:
         Whether the estimate counts on a model.
     misses : int
         Absent keys sampled for training.
+    turnover : float
+        Share of the keys exchanged since the filter was last rebuilt: half of those added and deleted.
+    churn_costs : str
+        What that costs a learned filter: "room" where every region has a rate of its own (a cap, or deletability 0.9),
+        "rate" where one lets all pass (deletability near 0); "" without a model.
+    churn_limit : float
+        Turnover at which a rebuild is due for that alone: 0.5 or 0.15 (NaN without a model).
 
     Examples
     --------
@@ -462,6 +469,9 @@ class Drift:
     saving_bytes: int
     would_learn: bool
     misses: int
+    turnover: float = 0.0
+    churn_costs: str = ""
+    churn_limit: float = math.nan
 
     @property
     def growth(self) -> float:

@@ -942,6 +942,26 @@ def test_drift_counts_changes_since_the_rebuild(path):
         assert (store.drift().added, store.drift().deleted) == (0, 0)
 
 
+@pytest.mark.parametrize(("deletability", "costs", "limit"), [(0.9, "room", 0.5), (0.0, "rate", 0.15)])
+def test_drift_asks_for_a_rebuild_sooner_where_churn_costs_rate(path, deletability, costs, limit):
+    with open_store(path) as store:
+        fill(store, KEYS[:5000])
+        assert (store.drift(estimate=False).churn_costs, store.drift(estimate=False).turnover) == ("", 0.0)
+        learn(store, deletability=deletability, adversarial_fpr=1 - deletability)
+        for share in (0.8 * limit, 1.1 * limit):
+            n = int(share * 5000)
+            with store.write() as txn:
+                for key in KEYS[:n]:
+                    txn.delete(key)
+                for key in KEYS[5000 : 5000 + n]:
+                    txn.put(key, b"v")
+            found = store.drift(estimate=False)
+            assert (found.churn_costs, found.churn_limit) == (costs, limit)
+            assert found.turnover == pytest.approx(share, abs=0.01)
+            assert any(f"costs {costs}" in reason for reason in found.reasons) == (share > limit)
+        json.dumps(found.asdict(), allow_nan=False)
+
+
 def test_drift_estimates_what_a_model_would_save(path):
     with open_store(path) as store:
         fill(store)
