@@ -1,6 +1,7 @@
 """When a rebuild is due: what the filter was built for against what it meets now."""
 
 import math
+from typing import NamedTuple
 
 from dlbf.filters.base import Filter
 from dlbf.filters.layered import LayeredFilter
@@ -71,14 +72,8 @@ def drift(commits: Commits, estimate: bool) -> Drift:
     if pays and (learns_now or n_keys <= (1 - LEAST_CHANGE) * _keys_then(ledger, build)):
         how = "with a model" if learns_now else "at the right size"
         reasons.append(f"memory: a filter {how} takes about {saving:,} bytes less ({saving / now_bytes:.0%})")
-    churn_costs, churn_limit = _churn_rule(filter)
-    turnover = (ledger.added + ledger.deleted) / 2 / built_keys if built_keys else 0.0
-    if turnover >= churn_limit:
-        reasons.append(
-            f"churn: {ledger.added:,} keys added and {ledger.deleted:,} deleted since the model learnt from "
-            f"{built_keys:,}: a turnover of {turnover:.0%}; here churn costs {churn_costs}, so a rebuild is due at "
-            f"{churn_limit:.0%}"
-        )
+    churn = _churn(filter, ledger, built_keys)
+    reasons += churn.reasons
     return Drift(
         due=bool(reasons),
         healthy=filter is not None and state == "filtering",
@@ -98,9 +93,9 @@ def drift(commits: Commits, estimate: bool) -> Drift:
         saving_bytes=saving,
         would_learn=would_learn,
         misses=n_misses,
-        turnover=turnover,
-        churn_costs=churn_costs,
-        churn_limit=churn_limit if churn_costs else math.nan,
+        turnover=churn.turnover,
+        churn_costs=churn.costs,
+        churn_limit=churn.limit,
     )
 
 
@@ -130,12 +125,30 @@ def _keys_then(ledger: Ledger[Txn], build: BuildInfo | None) -> float:
     return ledger.sizes.capacity / (generations.LEARNED_GROWTH if learned else generations.GROWTH)
 
 
-def _churn_rule(filter: Filter | None) -> tuple[str, float]:
-    """What new keys that the model has not learnt cost a learned filter, and the turnover at which to learn anew."""
-    if not has_model(filter) or not generations.is_learned(filter):
-        return "", math.inf
-    worst = filter.plan.adversarial_fpr
-    return ("room", ROOM_TURNOVER) if worst <= HELD_WORST_CASE else ("rate", RATE_TURNOVER)
+class Churn(NamedTuple):
+    """What new keys that the model has not learnt cost, and whether it should learn anew."""
+
+    turnover: float
+    costs: str
+    limit: float
+    reasons: list[str]
+
+
+def _churn(filter: Filter | None, ledger: Ledger[Txn], built_keys: int) -> Churn:
+    """The keys exchanged since the model learnt, as a share, and what follows."""
+    turnover = (ledger.added + ledger.deleted) / 2 / built_keys if built_keys else 0.0
+    composite = generations.composite_of(filter)
+    if composite is None or not composite.model_bytes:
+        return Churn(turnover, "", math.nan, [])
+    held = composite.plan.adversarial_fpr <= HELD_WORST_CASE
+    costs, limit = ("room", ROOM_TURNOVER) if held else ("rate", RATE_TURNOVER)
+    if turnover < limit:
+        return Churn(turnover, costs, limit, [])
+    reason = (
+        f"churn: {ledger.added:,} keys added and {ledger.deleted:,} deleted since the model learnt from "
+        f"{built_keys:,}: a turnover of {turnover:.0%}; here churn costs {costs}, so a rebuild is due at {limit:.0%}"
+    )
+    return Churn(turnover, costs, limit, [reason])
 
 
 def _tight_bytes(filter: Filter, n_keys: int, fpr: float, secret: bytes | None) -> int:

@@ -32,7 +32,7 @@ def static_cap(composite: Composite) -> float:
 
 
 def static_rates(plan: Explanation, fpr: float, cap: float) -> list[float]:
-    """The rate of each region for which the whole is smallest: ``min(cap, mu * key_share / query_share)``.
+    """The rate of each region for which the whole is smallest: ``min(cap, mu * key_share / counted_share)``.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def static_rates(plan: Explanation, fpr: float, cap: float) -> list[float]:
     (True, 0.01)
     """
     keys = np.array([region.key_share for region in plan.regions])
-    queries = np.array([region.query_share for region in plan.regions])
+    queries = np.array([region.counted_share for region in plan.regions])
 
     def rates(mu: float) -> npt.NDArray[np.float64]:
         return np.asarray(np.minimum(cap, mu * keys / np.maximum(queries, 1e-12)), dtype=np.float64)

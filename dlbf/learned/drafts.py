@@ -34,6 +34,7 @@ class Draft:
     notes: list[str]
     bins: tuple[tuple[float, float], ...]
     shifted: tuple[tuple[str, list[bytes]], ...] = ()  # samples unlike what was learnt, with their names
+    planned_shares: tuple[float, ...] | None = None  # of the queries, if not as counted: see ``Region``
 
     @property
     def capacity(self) -> int:
@@ -81,6 +82,7 @@ class Draft:
                     measured_fpr=measured[r],
                     deleted_base=bases.get((DELETED, r)),
                     deleted_fpr=deleted_rates[r] if (DELETED, r) in bases else None,
+                    planned_share=None if self.planned_shares is None else self.planned_shares[r],
                 )
                 for r in range(len(plan.regions))
             ),

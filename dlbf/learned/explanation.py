@@ -26,6 +26,14 @@ class Region:
     measured_fpr: float | None = None  # share of held-out negatives of this region that passed
     deleted_base: str | None = None
     deleted_fpr: float | None = None
+    # What the plan counted instead of ``query_share``, so that every kind of queries has its rate: these times the
+    # regions' rates add up to the target.  None where that is the same.
+    planned_share: float | None = None
+
+    @property
+    def counted_share(self) -> float:
+        """Share of the queries that whoever plans these regions anew has to count."""
+        return self.query_share if self.planned_share is None else self.planned_share
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def prepare(
     report("planning", 0.0)
     arguments, edges = _arguments(targets, model, key_scores, held_scores, total, 3.0 if scarce else 1.0)
     layout = Layout(edges, key_scores, model, total / len(key_list), spare, targets.headroom)
-    plan, alternatives = _fair_plan(layout, targets, arguments, compare, held, held_scores)
+    plan, alternatives, planned_shares = _fair_plan(layout, targets, arguments, compare, held, held_scores)
     if model.kind != "none" and row.chooses_model and len(plan.regions) == 1:
         layout = replace(layout, model=no_model())
     bins = _kept_bins(key_scores, held_scores) if layout.model.kind != "none" else ()
@@ -179,7 +179,9 @@ def prepare(
     held_regions = np.searchsorted(layout.thresholds(plan), held_scores, side="right")
     shifted = _shifted(layout.model, targets, key_list, held, learnt)
     parts, asked = layout.parts(plan), _asked(targets)
-    draft = Draft(layout, plan, parts, total, held, held_regions, asked, alternatives, notes, bins, shifted)
+    draft = Draft(
+        layout, plan, parts, total, held, held_regions, asked, alternatives, notes, bins, shifted, planned_shares
+    )
     return Prepared(_empty(cls, draft, targets), draft)
 
 
@@ -254,8 +256,9 @@ def _arguments(
 
 def _fair_plan(
     layout: Layout, targets: Targets, arguments: Arguments, compare: bool, held: list[bytes], held_scores: Scores
-) -> tuple[Plan, list[Alternative]]:
-    """The plan to build, for which no kind of queries pays; see ``dlbf.learned.strata``."""
+) -> tuple[Plan, list[Alternative], tuple[float, ...] | None]:
+    """The plan to build, for which no kind of queries pays (see ``dlbf.learned.strata``); what else was considered; and
+    the shares of the queries in its regions that were counted, if not as they are."""
     some = held_scores[:MOST_SORTED]
     kinds = kinds_of(held[:MOST_SORTED], some)
     aim = _even_out(arguments, layout.edges, layout.key_scores, some, kinds) if kinds.any() else None
@@ -270,7 +273,9 @@ def _fair_plan(
             break
         arguments["fpr"] = asked / over
         plan, alternatives = _choose_plan(layout, targets, arguments, compare)
-    return plan, alternatives
+    if aim is None or (asked := arguments["fpr"]) is None or len(plan.regions) == 1:
+        return plan, alternatives, None
+    return plan, alternatives, tuple(round(region.query_share * aim / asked, 9) for region in plan.regions)
 
 
 def _even_out(

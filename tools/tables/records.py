@@ -55,6 +55,7 @@ SECTIONS = {
     "guard": Section(("guard", "--keys", "100000", "--queries", "5000"), made_keys=True),
     "replay": Section(("replay", "--plot", "docs/img/replay.png"), dropped=("rows",)),
     "stress": Section(("stress",)),
+    "poison": Section(("poison",), made_keys=True),
     "problems": Section(("problems",), made_keys=True),
     "scale": Section(("scale",), made_keys=True),
     "scale-large": Section(

@@ -9,6 +9,8 @@ from dlbf.cli.console import terminal
 
 __all__ = ["command"]
 
+HEADINGS = ("junk", "share", "deletability", "cap", "negatives", "bits/key", "ordinary queries")
+
 
 @click.command("poison")
 @counted("--keys", "n_keys", default=20_000, least=1000, help="Keys in the store.")
@@ -27,18 +29,20 @@ def command(n_keys: int, n_reads: int, shares: tuple[float, ...], kinds: tuple[s
             raise click.BadParameter(f"{kind!r} is none of {', '.join(JUNK)}", param_hint="--junk")
     with terminal(stderr=True).status("making keys") as status:
         rows = poisoned(n_keys, n_reads, shares or (0.9,), kinds or tuple(JUNK), status.update)
-    if as_json:
-        write_json({"machine": machine(), "keys": n_keys, "reads": n_reads, "poison": rows})
-        return
-    shown = table(
-        f"stores of {n_keys:,} keys rebuilt after {n_reads:,} absent reads, some of them junk; target 1 %",
-        ("junk", "share", "deletability", "cap", "negatives", "bits/key", "ordinary queries"),
-        left=("junk",),
-    )
-    for row in rows:
-        shown.add_row(
+    cells = [
+        (
             row.junk, f"{row.share:.0%}", f"{row.deletability:g}", f"{row.adversarial_fpr:g}", f"{row.negatives:,}",
             number(row.bits_per_key, 2), f"{row.ordinary:.2f} x",
-        )  # fmt: skip
+        )
+        for row in rows
+    ]  # fmt: skip
+    about = f"stores of {n_keys:,} keys rebuilt after {n_reads:,} absent reads, some of them junk; target 1 %"
+    if as_json:
+        tables = {"poison": {"headings": HEADINGS, "rows": cells}}
+        write_json({"machine": machine(), "data": about, "poison": rows, "tables": tables})
+        return
+    shown = table(about, HEADINGS, left=("junk",))
+    for line in cells:
+        shown.add_row(*line)
     wide_console().print(shown)
     write_machine(machine())
