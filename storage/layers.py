@@ -3,9 +3,9 @@
 What a layered filter is, and why it denies no key, is in ``dlbf/kernels/layers.pxd``.
 
 The next base is made beside reads and writes.  A builder walks through the keys as for any other filter, but only their
-hashes are kept (8 bytes of each), and operations on keys that were passed are kept too, in order.  At the end of the
-walk a thread solves the base, without the GIL; then the operations follow, by the same rules as later ones: whether the
-new base has a key was decided when the walk passed it, and they begin there.
+hashes are kept (8 bytes of each, and one for its region of the model), and operations on keys that were passed are kept
+too, in order.  At the end of the walk a thread solves the base, without the GIL; then the operations follow, by the
+same rules as later ones: whether the new base has a key was decided when the walk passed it, and they begin there.
 """
 
 import threading
@@ -97,22 +97,34 @@ class Plan:
         """Rate of the tables when as many keys have been added as are planned for."""
         return self.fpr - self.base_fpr
 
+    @property
+    def base_cap(self) -> float:
+        """The largest rate of a region of the base: the tables let what they let pass in every region alike."""
+        return max(self.base_fpr, self.cap - self.added_fpr)
+
     def rates(self) -> list[float]:
         """Rate of each region of the base."""
         if self.pattern is None:
             return [self.base_fpr]
-        from dlbf.learned.bases import static_rates
+        from dlbf.learned.static import static_rates
 
-        # The tables let what they let pass in every region alike.
-        return static_rates(self.pattern.plan, self.base_fpr, max(self.base_fpr, self.cap - self.added_fpr))
+        return static_rates(self.pattern, self.base_fpr, self.base_cap)
 
     def base_bytes(self, n_keys: int) -> int:
         """Bytes of a base of so many keys."""
         if self.pattern is None:
             return int(ribbon_bytes(ribbon_geometry(n_keys, self.base_fpr)))
-        from dlbf.learned.bases import static_bytes
+        from dlbf.learned.static import static_bytes
 
         return static_bytes(self.pattern, self.rates(), n_keys)
+
+    def make_base(self, hashes: npt.NDArray[np.uint64], regions: npt.NDArray[np.uint8]) -> Filter:
+        """The base of the keys with these hashes, in these regions of the model if there is one; uses both up."""
+        if self.pattern is None:
+            return RibbonFilter.build_from_hashes(hashes, self.base_fpr, secret=self.secret)
+        from dlbf.learned.static import build_base
+
+        return build_base(self.pattern, self.rates(), self.cap, hashes, regions)
 
 
 class Gathering:
@@ -128,38 +140,32 @@ class Gathering:
 
     def clear(self) -> None:
         """Forget everything; what a thread is making of it goes on with its own."""
-        pattern = self.plan.pattern
-        shares = [1.0] if pattern is None else [region.key_share for region in pattern.plan.regions]
         # A little more than expected: to make them larger costs as much memory again for a moment.
-        self._hashes: list[npt.NDArray[np.uint64]] = [
-            np.empty(int(1.03 * share * self._expected) + 64, dtype=np.uint64) for share in shares
-        ]
-        self._counts = [0] * len(shares)
+        room = int(1.03 * self._expected) + 64
+        self._hashes: npt.NDArray[np.uint64] = np.empty(room, dtype=np.uint64)
+        self._regions: npt.NDArray[np.uint8] = np.empty(room if self.plan.pattern is not None else 0, dtype=np.uint8)
+        self._n_keys = 0
         self._pending: list[tuple[bool, bytes]] = []
         self._witnesses: list[bytes] = []
 
     def __len__(self) -> int:
-        return sum(self._counts)
+        return self._n_keys
 
     def update(self, keys: Iterable[bytes]) -> None:
         """Keys that the walk has met."""
-        keys = iter(keys)
+        keys, pattern = iter(keys), self.plan.pattern
         while part := list(islice(keys, KEYS_AT_ONCE)):
-            hashes = hash64_many(part, self.plan.secret)
             self._witnesses += part[:: len(part) // WITNESSES + 1]
-            if self.plan.pattern is None:
-                self._put(0, hashes)
-                continue
-            regions = self.plan.pattern.region_of(part)
-            for region in range(len(self._hashes)):
-                self._put(region, hashes[regions == region])
-
-    def _put(self, region: int, hashes: npt.NDArray[np.uint64]) -> None:
-        end = self._counts[region] + len(hashes)
-        if end > len(self._hashes[region]):
-            self._hashes[region].resize(end + end // 8 + 64, refcheck=False)
-        self._hashes[region][self._counts[region] : end] = hashes
-        self._counts[region] = end
+            end = self._n_keys + len(part)
+            if end > len(self._hashes):
+                room = end + end // 8 + 64
+                self._hashes.resize(room, refcheck=False)
+                if pattern is not None:
+                    self._regions.resize(room, refcheck=False)
+            self._hashes[self._n_keys : end] = hash64_many(part, self.plan.secret)
+            if pattern is not None:
+                self._regions[self._n_keys : end] = pattern.region_of(part)
+            self._n_keys = end
 
     def add(self, key: bytes) -> None:
         """A key that was passed without being there is there now."""
@@ -171,13 +177,7 @@ class Gathering:
 
     def make_base(self) -> Filter:
         """The base; takes a tenth of a microsecond for each key, without the GIL."""
-        plan = self.plan
-        hashes = [own[:n] for own, n in zip(self._hashes, self._counts, strict=True)]
-        if plan.pattern is None:
-            return RibbonFilter.build_from_hashes(hashes[0], plan.base_fpr, secret=plan.secret)
-        from dlbf.learned.bases import static_composite
-
-        return static_composite(plan.pattern, hashes, plan.rates(), plan.cap)
+        return self.plan.make_base(self._hashes[: self._n_keys], self._regions[: self._n_keys])
 
     def finish(self, base: Filter) -> LayeredFilter:
         """The filter, with all that has happened meanwhile."""
@@ -228,7 +228,7 @@ def next_gathering(before: Filter | None, n_keys: int, fpr: float, secret: bytes
     pattern = generations.composite_of(before)
     if pattern is None:
         return Gathering(plan, n_keys)
-    from dlbf.learned.bases import can_be_static, static_cap
+    from dlbf.learned.static import can_be_static, static_cap
 
     if not can_be_static(pattern):
         return None
@@ -242,7 +242,7 @@ def rebuilt_bytes(filter: LayeredFilter, n_keys: int, fpr: float, secret: bytes 
     pattern = generations.composite_of(filter)
     if pattern is None:
         return plan.base_bytes(n_keys)
-    from dlbf.learned.bases import static_cap
+    from dlbf.learned.static import static_cap
 
     return min(plan.base_bytes(n_keys), replace(plan, pattern=pattern, cap=static_cap(pattern)).base_bytes(n_keys))
 

@@ -90,6 +90,7 @@ class Wishes:
     allow_false_negatives: bool
     groups: str | Callable[[bytes], Hashable] | None = None
     tables: bool = False  # that delete in place, also when the filter has grown
+    layers: bool = False
 
 
 def rebuild(
@@ -122,7 +123,7 @@ def rebuild(
         absent, n_stored = absent_now(commits.log, commits.source, negatives, MAX_NEGATIVES)
     n_keys = count(commits)
     notes = left_out(n_stored, len(absent)) if source == "caller" else []
-    layered, wishes = wants_layers(commits, wishes, n_keys, notes)
+    wishes = with_layers(commits, wishes, n_keys, notes)
     prepared = None
     sampled: list[bytes] = []
     if wants_learning(wishes, n_keys, len(absent), source, notes):
@@ -131,7 +132,7 @@ def rebuild(
         with phases.phase("train") as report:
             prepared = learn(sampled, absent, wishes, target, settings.secret, n_keys, report, notes)
         n_keys = max(n_keys, len(sampled))
-    choose = choose_layers if layered else choose_tables
+    choose = choose_layers if wishes.layers else choose_tables
     empty = choose(prepared, wishes, n_keys, target, settings.secret, notes)
     prepared = prepared if prepared is not None and prepared.filter is pattern_of(empty) else None
     result = RebuildReport(
@@ -284,9 +285,12 @@ def learn(
     """Train, plan and lay out; None if that needs something that is not there."""
     from dlbf.learned.fitting import Targets, prepare
 
-    design, deletability = wishes.design, wishes.deletability
+    design, deletability, cap = wishes.design, wishes.deletability, wishes.adversarial_fpr
     if deletability is None and design == "auto":
         deletability = DELETABILITY
+    if wishes.layers:
+        plan = layers.Plan(fpr, layers.REBUILT_SHARE, secret, cap=cap or 1.0)
+        design, deletability, fpr, cap = "static", 0.0, plan.base_fpr, plan.base_cap
     stages: list[str] = []
 
     def stage(name: str, fraction: float) -> None:
@@ -301,10 +305,10 @@ def learn(
             targets = Targets(
                 fpr=fpr,
                 deletability=deletability,
-                adversarial_fpr=wishes.adversarial_fpr,
+                adversarial_fpr=cap,
                 design=design,
                 model=wishes.model,
-                headroom=generations.REBUILD_ROOM,
+                headroom=1.0 if wishes.layers else generations.REBUILD_ROOM,
                 secret=secret,
                 groups=wishes.groups,
             )
@@ -312,7 +316,7 @@ def learn(
                 keys, absent, targets, stage, n_keys=max(n_keys, len(keys)), spare=SPARE_SIGMAS, compare=False
             )
         except ImportError as error:
-            if design != "auto":
+            if wishes.design != "auto":
                 raise
             notes.append(f"no model: {error}")
             return None
@@ -323,10 +327,8 @@ def learn(
     return prepared
 
 
-def wants_layers(commits: Commits, wishes: Wishes, n_keys: int, notes: list[str]) -> tuple[bool, Wishes]:
-    """Whether the filter is to have layers, or tables that delete in place, saying why; and what that makes of the
-    wishes.
-    """
+def with_layers(commits: Commits, wishes: Wishes, n_keys: int, notes: list[str]) -> Wishes:
+    """The wishes, decided whether the filter is to have layers or tables that delete in place; says why."""
     asked, may = wishes.design, commits.ledger.settings.layered
     if asked == generations.LAYERS and not may:
         raise StoreError("the filter of a guard has tables that delete in place; choose 'auto' or 'tables'")
@@ -340,11 +342,11 @@ def wants_layers(commits: Commits, wishes: Wishes, n_keys: int, notes: list[str]
         )
     design = "auto" if asked in (generations.LAYERS, generations.TABLES) else asked
     if not wanted:
-        return False, replace(wishes, design=design, tables=asked != "auto" or n_keys >= layers.LEAST_KEYS)
+        return replace(wishes, design=design, tables=asked != "auto" or n_keys >= layers.LEAST_KEYS)
     # Nothing is deleted from a base; but no region of it may let more pass than was asked for.
     deletability = DELETABILITY if wishes.deletability is None else wishes.deletability
     cap = 1 - deletability if wishes.adversarial_fpr is None else min(wishes.adversarial_fpr, 1 - deletability)
-    return True, replace(wishes, design=design, deletability=0.0, adversarial_fpr=cap)
+    return replace(wishes, design=design, deletability=0.0, adversarial_fpr=cap, layers=True)
 
 
 def choose_layers(

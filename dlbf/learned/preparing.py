@@ -3,7 +3,7 @@
 import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
@@ -16,7 +16,7 @@ from dlbf.learned.assembly import FLAG_HIDES_SCORE, FLAG_OWN_KEYS
 from dlbf.learned.composite import C, empty_composite, parts_of, with_plan
 from dlbf.learned.drafts import Draft
 from dlbf.learned.explanation import Alternative
-from dlbf.learned.holding import ENOUGH_HITS, distinct, hold_out, new_heads, retouched, without
+from dlbf.learned.holding import ENOUGH_HITS, cautious_rate, distinct, hold_out, new_heads, retouched, without
 from dlbf.learned.layouts import (
     MAX_REGIONS,
     Arguments,
@@ -27,11 +27,12 @@ from dlbf.learned.layouts import (
     smallest,
     without_model,
 )
-from dlbf.learned.static import StaticBuilder
+from dlbf.learned.static import STATIC_COSTS, StaticBuilder
 from dlbf.learned.strata import BINS, Labels, excess, kinds_of, robust_weights
 from dlbf.learned.targets import Progress, Targets
 from dlbf.models import Model, no_model, train
-from dlbf.theory import Plan, get_design, shares_from_scores
+from dlbf.models.measuring import Quality
+from dlbf.theory import Plan, allocate, get_design, shares_from_scores
 from dlbf.theory.planner import AUTO_BASES
 from dlbf.typenames import Keys
 
@@ -231,9 +232,7 @@ def _arguments(
     n_held = len(held_scores)
     aim = targets.fpr
     if aim is not None and model.kind != "none":
-        # A rate f measured on n held-out negatives is uncertain by sqrt(f / n), and thresholds and model were chosen by
-        # the same negatives: aim lower by one and a half times that.
-        aim *= max(0.5, 1 - 1.5 * math.sqrt(1 / max(1.0, aim * n_held)))
+        aim = cautious_rate(aim, n_held)
     arguments: Arguments = {
         "bits_per_key": targets.bits_per_key,
         "fpr": aim,
@@ -367,10 +366,24 @@ def _model(
         fpr=fpr,
         deletability=targets.deletability or 0.0,
         n_keys=n_keys,
+        objective=_objective(targets, fpr, n_keys),
         random_state=targets.random_state,
         progress=report,
         secret=secret,
     )
+
+
+def _objective(targets: Targets, fpr: float, n_keys: int) -> Callable[[Quality, int], float] | None:
+    """Bits per key of a static filter with a model, by which models are compared; None: the usual estimate will do."""
+    if get_design(targets.design).member != ("ribbon",):
+        return None
+    cap = 1.0 if targets.adversarial_fpr is None else targets.adversarial_fpr
+
+    def bits(quality: Quality, n_bytes: int) -> float:
+        found = allocate(quality.key_shares, quality.query_shares, STATIC_COSTS, fpr=fpr, adversarial_fpr=cap)
+        return found.bits + 8 * n_bytes / n_keys
+
+    return bits
 
 
 def _hidden(keys: Sequence[bytes], secret: bytes | None) -> list[bytes]:

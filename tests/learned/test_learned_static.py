@@ -25,6 +25,22 @@ def template(**more):
     return prepare(KEYS[:500], NEGATIVES, targets, n_keys=len(KEYS)).filter
 
 
+# --- the model
+
+
+def test_models_are_compared_at_the_prices_of_ribbons_and_with_the_cap():
+    def bits(worst):
+        targets = Targets(fpr=0.01, design="static", adversarial_fpr=worst, model="ngram", max_model_bytes=256)
+        report = prepare(KEYS, NEGATIVES, targets, n_keys=100_000).draft.layout.model.report
+        assert report["plain_bits_per_key"] == pytest.approx(6.64, abs=0.11)
+        return report["total_bits_per_key"]
+
+    free, capped = bits(None), bits(0.1)
+    # No region may do with less than log2(10) bits.
+    assert free < capped - 0.5
+    assert capped > 3.32
+
+
 # --- the plan
 
 

@@ -8,7 +8,7 @@ import pytest
 from dlbf import LearnedFilter, models
 from dlbf.datasets import listed_urls, ordinary_urls
 from dlbf.learned import preparing
-from dlbf.learned.bases import static_rates
+from dlbf.learned.static import static_rates
 from dlbf.learned.strata import excess, kinds_of, robust_weights
 
 N_KEYS, N_QUERIES, JUNK_SHARE = 10_000, 12_000, 0.9
@@ -46,7 +46,7 @@ def test_nine_tenths_of_junk_leave_ordinary_queries_their_rate(ordinary, kind, d
     assert lf.contains_many(ordinary).mean() <= most * 0.01
     assert lf.plan.fpr <= 0.01, "nor is the rate over all of them given up"
     # Whoever plans its regions anew, as a store does for its static base, keeps to that.
-    rates = np.array(static_rates(lf.plan, 0.01, cap))
+    rates = np.array(static_rates(lf, 0.01, cap))
     assert rates[lf.region_of(ordinary)].mean() <= most * 0.01
     # That of all 12,000, of which it has measured 2,400: a standard deviation of 0.0006 where regions let 0.1 pass.
     assert rates[lf.region_of(negatives)].mean() <= 0.01 + 4 * 0.0006

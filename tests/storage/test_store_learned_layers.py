@@ -5,7 +5,8 @@ from support import peek
 from support.learned_common import small_model
 
 from dlbf.datasets import listed_urls, ordinary_urls
-from dlbf.learned.bases import can_be_static, static_bytes, static_cap, static_rates
+from dlbf.learned.holding import cautious_rate
+from dlbf.learned.static import can_be_static, static_bytes, static_cap, static_rates
 from dlbf.storage import Store, generations, layers
 
 N_KEYS = 15_000
@@ -97,16 +98,17 @@ def test_a_learned_filter_with_tables_becomes_one_with_layers_when_it_grows(path
 
 def test_rates_use_up_the_target_and_no_more(path):
     with learned(path) as store:
-        plan = generations.composite_of(store.ledger.filter).plan
-        shares = [region.query_share for region in plan.regions]
+        base = generations.composite_of(store.ledger.filter)
+        shares = [region.query_share for region in base.plan.regions]
         for fpr, cap in [(0.01, 1.0), (0.01, 0.1), (0.001, 0.1), (0.3, 0.5)]:
-            rates = static_rates(plan, fpr, cap)
+            rates = static_rates(base, fpr, cap)
             assert max(rates) <= cap
-            assert sum(h * e for h, e in zip(shares, rates, strict=True)) == pytest.approx(fpr, rel=1e-6)
-        assert static_rates(plan, 0.2, 0.1) == [0.1] * len(shares)
-        assert (
-            static_bytes(generations.composite_of(store.ledger.filter), static_rates(plan, 0.01, 0.1), N_KEYS) < N_KEYS
-        )
+            passing = sum(h * e for h, e in zip(shares, rates, strict=True))
+            # Aimed at is as much less as shares measured on so few queries may be wrong.
+            aim = cautious_rate(fpr, base.plan.held_out)
+            assert 0.9 * aim <= passing <= aim
+        assert static_rates(base, 0.3, 0.1) == [0.1] * len(shares)
+        assert static_bytes(base, static_rates(base, 0.01, 0.1), N_KEYS) < N_KEYS
 
 
 def test_a_base_that_denies_its_keys_is_refused(path, monkeypatch):

@@ -11,6 +11,7 @@ SECTIONS = {
     "adversary": "Attacks on every design and on a store, the price of a bound, the cost of the defence.",
     "filters": "Classical filters: size, rate and time beside their peers.",
     "guard": "A guard before RocksDB and other engines: what it saves and costs.",
+    "layers": "A store's layered filter: bits per key, rates, absent reads, beside what was promised.",
     "learned": "Learned filters: every design, the sizes of auto, queries and fitting beside peers.",
     "models": "What models of several sizes are worth, and what a score costs.",
     "poison": "How far somebody gets who fills the traffic that a store learns from with junk.",
