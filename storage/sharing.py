@@ -80,11 +80,10 @@ class SharedBases:
         if not CAN_SHARE or filter.base_bytes < LEAST_BYTES or self.has(filter):
             return filter
         try:
-            mapped = self._mapped(filter.static.to_bytes(), generation)
-        except OSError as error:
+            shared = filter.with_base(memoryview(self._mapped(filter.static.to_bytes(), generation)))
+        except (OSError, MemoryError) as error:
             log.debug("%s: this process has a copy of its own: %s", self._path, error)
             return filter
-        shared = filter.with_base(memoryview(mapped))
         self._base = weakref.ref(shared.static)
         return shared
 

@@ -238,11 +238,14 @@ def test_who_holds_the_list_is_not_waited_for(path):
         assert store.stats().layers.shared
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError()])
 @pytest.mark.parametrize("name", ["memfd_create", "ftruncate"])
-def test_without_room_each_has_its_own(path, monkeypatch, name):
+def test_without_room_each_has_its_own(path, monkeypatch, name, error):
     def fail(*arguments):
-        raise OSError(28, "No space left on device")
+        raise error
 
+    if name == "ftruncate" and isinstance(error, MemoryError):
+        monkeypatch.setattr(sharing, "_map_found", fail)  # somebody is on the list
     monkeypatch.setattr(os, name, fail)
     with Store(path) as store:
         check(store)
