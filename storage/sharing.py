@@ -41,12 +41,13 @@ CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 # A smaller base is not worth a descriptor in every process.
 LEAST_BYTES = 256 * 1024
 # To share is optional: who has the list and does not go on is not waited for.  It takes some milliseconds.
-PATIENCE_SECONDS = 0.5
+PATIENCE_SECONDS = 1.0
 POLL_SECONDS = 0.002
 # Processes on the list; the newest come first, and one that lives is enough.
 MOST_HOLDERS = 64
 MOST_LIST_BYTES = 8192
-COMPARED_AT_ONCE = 1 << 20
+# Slices, not views: of views each byte would be compared as an object.
+COMPARED_AT_ONCE = 1 << 16
 
 
 class Holder(NamedTuple):
@@ -175,9 +176,8 @@ def _map_found(holder: Holder, data: bytes) -> _Mapped | None:
     if mapped is None:
         file.close()
         return None
-    view, own = memoryview(mapped), memoryview(data)
-    parts = range(0, len(data), COMPARED_AT_ONCE)
-    return mapped if all(view[i : i + COMPARED_AT_ONCE] == own[i : i + COMPARED_AT_ONCE] for i in parts) else None
+    parts = (slice(i, i + COMPARED_AT_ONCE) for i in range(0, len(data), COMPARED_AT_ONCE))
+    return mapped if all(mapped[part] == data[part] for part in parts) else None
 
 
 def _read_holders(descriptor: int, generation: int, n_bytes: int) -> list[Holder]:
