@@ -1,6 +1,7 @@
 """The table of base filters: one row each, which every other module asks.
 
-A new base filter costs its kernel (``dlbf/kernels``), its class with its row (``dlbf/filters``), and a line here.
+A new base filter costs its kernel (``dlbf/kernels``), its class with its row (``dlbf/filters``), a line here, and a
+case in ``dlbf/kernels/composite.pyx``.
 """
 
 from importlib import import_module
