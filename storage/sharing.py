@@ -41,7 +41,7 @@ CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 # A smaller base is not worth a descriptor in every process.
 LEAST_BYTES = 256 * 1024
 # To share is optional: who has the list and does not go on is not waited for.  It takes some milliseconds.
-PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 3.0
 POLL_SECONDS = 0.002
 # Processes on the list; the newest come first, and one that lives is enough.
 MOST_HOLDERS = 64

@@ -3,7 +3,7 @@
 *sizes*: just after a rebuild, for several rates and worst cases, with a model and without.  *life*: averaged from one
 rebuild to the next, while 5 % are added, 1 % deleted, and absent keys asked for.  *growing*: from nothing, without a
 model.  *times*: an absent ``get`` beside that of tables that delete in place, just after a rebuild and while keys are
-added.
+added.  *sharing*: private memory of eight processes that have one store open.
 """
 
 import gc
@@ -16,13 +16,14 @@ from itertools import islice
 from pathlib import Path
 from statistics import fmean
 
+from dlbf.bench.sharing import Sharing, measure_sharing
 from dlbf.bench.timing import Say
 from dlbf.models import Model
 from dlbf.storage import Store
 
 __all__ = ["PARTS", "Grown", "LayerFigures", "Life", "SizeRow", "Times", "bars", "measure"]
 
-PARTS = ("sizes", "life", "growing", "times")
+PARTS = ("sizes", "life", "growing", "times", "sharing")
 VALUE = b"v"
 ASKED_AT_ONCE = 20_000
 LIFE_STEPS = 20
@@ -65,6 +66,9 @@ WANTED = (
 LIFE_AT_MOST = 4.6
 GROWING_AT_MOST = 9.5
 TIMES_AT_MOST = 1.05
+PRIVATE_AT_MOST = 0.15
+PROCESSES = 8
+ASKED_BY_EACH = 2000
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,7 @@ class LayerFigures:
     life: Life | None = None
     growing: Grown | None = None
     times: list[Times] = field(default_factory=list)
+    sharing: Sharing | None = None
 
     @property
     def missed_keys(self) -> int:
@@ -168,6 +173,8 @@ def bars(figures: LayerFigures) -> list[Bar]:
     if figures.growing is not None:
         found.append(Bar("bits per key, while growing without a model", figures.growing.most_bits, GROWING_AT_MOST))
     found += [Bar(f"absent get, {times.what}, over tables", times.ratio, TIMES_AT_MOST) for times in figures.times]
+    if figures.sharing is not None:
+        found.append(Bar("private memory of a process, over the filter", figures.sharing.share, PRIVATE_AT_MOST))
     return [*found, Bar("keys missed", figures.missed_keys, 0)]
 
 
@@ -179,6 +186,7 @@ def measure(
     *,
     parts: Sequence[str] = PARTS,
     model: str | Model = "auto",
+    shared_keys: int = 10_000_000,
     say: Say = lambda text: None,
 ) -> LayerFigures:
     """Make stores of these keys and measure them.
@@ -197,6 +205,8 @@ def measure(
         Of ``PARTS``.
     model : str or Model
         What stores with a model learn.
+    shared_keys : int
+        Keys of the store that several processes open.
     say : callable
         Told what is being done.
     """
@@ -217,6 +227,8 @@ def measure(
             say("asking, with a model" if learned else "asking")
             own = model if learned else None
             figures.times += _times(folder / f"times-{learned}", keys, negatives, unseen, own)
+    if "sharing" in parts:
+        figures.sharing = measure_sharing(shared_keys, PROCESSES, ASKED_BY_EACH, folder / "sharing", say)
     return figures
 
 

@@ -10,6 +10,7 @@ from dlbf.bench import layers
 from dlbf.bench.layers import Grown, LayerFigures, Life, SizeRow, Times, bars, measure
 from dlbf.cli import build
 from dlbf.datasets import listed_urls, ordinary_urls
+from dlbf.storage.sharing import CAN_SHARE
 
 pytest.importorskip("sklearn")
 
@@ -20,7 +21,14 @@ ABSENT = list(ordinary_urls(18_000))
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory):
-    return measure(KEYS, ABSENT[:12_000], ABSENT[12_000:], tmp_path_factory.mktemp("stores"), model=small_model())
+    return measure(
+        KEYS,
+        ABSENT[:12_000],
+        ABSENT[12_000:],
+        tmp_path_factory.mktemp("stores"),
+        model=small_model(),
+        shared_keys=400_000,
+    )
 
 
 def test_sizes_are_those_of_what_was_asked_for(figures):
@@ -45,6 +53,15 @@ def test_growing_is_judged_from_10_000_keys_on(figures):
     assert figures.growing.keys == N_KEYS
     assert 10_000 < figures.growing.most_bits_at <= N_KEYS
     assert 6 < figures.growing.mean_bits <= figures.growing.most_bits
+
+
+@pytest.mark.skipif(not CAN_SHARE, reason="needs Linux: anonymous files with seals, /proc")
+def test_processes_share_all_but_a_little(figures):
+    assert figures.sharing.processes == layers.PROCESSES
+    # Who does not get the list in time has a copy of its own, which a busy machine may bring about.
+    if figures.sharing.sharing == layers.PROCESSES:
+        assert figures.sharing.share < 0.5  # 340 KB of filter; a heap's worth of small objects varies by some pages
+    assert figures.sharing.sharing >= 2
 
 
 def test_times_are_of_both_kinds(figures):

@@ -222,7 +222,7 @@ def test_what_is_found_is_not_trusted(path, fake, monkeypatch):
 
 
 def test_who_holds_the_list_is_not_waited_for(path):
-    """A process that was stopped with the list in its hands costs others a second, and their share."""
+    """A process that was stopped with the list in its hands costs others some seconds, and their share."""
     file = os.open(path / SHARED_FILE, os.O_RDWR)
     fcntl.flock(file, fcntl.LOCK_EX)
     try:

@@ -19,20 +19,21 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-PARTS = ("sizes", "life", "growing", "times")
+PARTS = ("sizes", "life", "growing", "times", "sharing")
 
 
 @click.command("layers")
 @click.option("--data", type=click.Path(exists=True, file_okay=False), help="Folder of real URL sets (or DLBF_DATA).")
 @counted("--keys", "n_keys", default=743_476, least=10_000, help="Keys stored.")
 @counted("--negatives", "n_negatives", default=840_000, least=6000, help="Absent keys; a sixth is only asked for.")
+@counted("--shared-keys", "shared_keys", default=10_000_000, least=1000, help="Keys that eight processes share.")
 @click.option("--only", type=click.Choice(PARTS), multiple=True, help="Only these parts.")
 @click.option("--model", default="auto", show_default=True, help="Kind of the models that stores learn.")
 @click.option("--folder", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where stores are made.")
 @click.option("--json", "as_json", is_flag=True, help="Figures for a machine, on standard output.")
 def command(
-    data: str | None, n_keys: int, n_negatives: int, only: tuple[str, ...], model: str, folder: Path | None,
-    as_json: bool,
+    data: str | None, n_keys: int, n_negatives: int, shared_keys: int, only: tuple[str, ...], model: str,
+    folder: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """A store's layered filter: bits per key, rates, and the time of an absent get, beside what was promised.
 
@@ -46,8 +47,9 @@ def command(
         learnt = len(absent) * 5 // 6
         with tempfile.TemporaryDirectory(dir=folder) as top:
             figures = section.measure(
-                keys, absent[:learnt], absent[learnt:], Path(top), parts=only or PARTS, model=model, say=status.update
-            )
+                keys, absent[:learnt], absent[learnt:], Path(top), parts=only or PARTS, model=model,
+                shared_keys=shared_keys, say=status.update,
+            )  # fmt: skip
     judged = section.bars(figures)
     if as_json:
         write_json({"machine": machine(), "data": words, **vars(figures), "bars": judged})
@@ -92,4 +94,10 @@ def _write(figures: LayerFigures) -> None:
         click.echo(
             f"absent get, {times.what}: {times.layers_ns:.0f} ns with layers, {times.added_keys:,} of their keys in "
             f"tables; {times.tables_ns:.0f} ns with tables alone, {times.ratio:.2f} times"
+        )
+    if figures.sharing is not None:
+        shared = figures.sharing
+        click.echo(
+            f"{shared.processes} processes with one store of {shared.keys:,} keys, {shared.sharing} of them with the "
+            f"common base: at most {shared.private_bytes:,} bytes of their own, {shared.share:.1%} of the filter"
         )
