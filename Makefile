@@ -53,7 +53,7 @@ lint: $(VENV)/.built build/types ## linters, types, stubs
 	$(BIN)/ruff format --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint dlbf tests/cython_example tests/toy
 	MYPYPATH=build/types $(BIN)/mypy --strict -p dlbf -p tools.tables
-	$(BIN)/mypy --strict tools/house.py
+	$(BIN)/mypy --strict tools/house.py tools/compare.py
 	$(STUBTEST) $(STUBS)
 
 house: ## what the house rules limit, counted
