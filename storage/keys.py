@@ -1,7 +1,7 @@
 """What users give as keys, values and items, as bytes."""
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Protocol, TypeVar, cast
 
 from dlbf.kernels.keys import read_key
 
@@ -14,7 +14,6 @@ K = TypeVar("K")
 V = TypeVar("V", covariant=True)
 
 
-@runtime_checkable
 class Keyed(Protocol[K, V]):
     """What has keys and their values: a mapping, or a snapshot."""
 
@@ -55,7 +54,7 @@ def as_items(other: Items) -> Iterable[tuple[Key, Value]]:
     """What ``update`` takes: a mapping, anything with ``keys()`` (a snapshot, say), or pairs."""
     if isinstance(other, Mapping):
         return other.items()
-    if isinstance(other, Keyed):
+    if hasattr(other, "keys"):  # not isinstance: to ask a protocol takes as long as a small batch
         keyed = cast("Keyed[Key, Value]", other)
         return ((key, keyed[key]) for key in keyed.keys())  # noqa: SIM118
     return other

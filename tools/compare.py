@@ -28,7 +28,7 @@ RUNS: dict[str, list[str]] = {
 }
 LABELS = ("name", "engine", "mix", "absent_share")
 # Times of other people's code have none of these in their names.
-OURS = ("dlbf", "guarded_ns")
+OURS = ("dlbf", "guarded_ns", "Filter, ", "ExactSet, ")
 
 Times = dict[str, float]
 

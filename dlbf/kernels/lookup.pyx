@@ -31,7 +31,7 @@ cdef class LookupCore:
 
     cdef inline object _look_up(self, object key, object default):
         cdef TrafficCore traffic = self.traffic
-        cdef uint64_t epoch = self.ledger.epoch
+        cdef uint64_t epoch
         cdef int answer = ledger_ask(self.ledger, key)
         if likely(answer == ANSWER_ABSENT):
             traffic.n_lookups += 1
@@ -40,6 +40,7 @@ cdef class LookupCore:
             return default
         if answer == ANSWER_MAYBE:
             traffic.n_lookups += 1
+            epoch = self.ledger.epoch
             value = self.source._fetch(key)
             if value is not None:
                 return value

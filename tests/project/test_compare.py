@@ -69,10 +69,17 @@ def test_only_times_are_compared_and_guarded_ones_are_ours():
         "costs": [{"engine": "dict", "absent": {"bare_ns": 4.5, "guarded_ns": 9, "ratio": [2.0]}}],
         "rows": [{"name": "dlbf Bloom", "add_ns": None, "fpr": 0.01, "threads_speedup": 1.5}],
         "load": [{"load_us_per_key": 2.0}],
+        "others": [{"name": "CuckooFilter", "add_ns": 3.0}, {"name": "pyfusefilter", "add_ns": 4.0}],
     }
     times = dict(compare.times_of(record))
-    assert times == {"dict, absent, bare_ns": 4.5, "dict, absent, guarded_ns": 9.0, "load, 0, load_us_per_key": 2.0}
-    assert [compare.Compared("guard", what, 1, 1).is_ours for what in times] == [False, True, False]
+    assert times == {
+        "dict, absent, bare_ns": 4.5,
+        "dict, absent, guarded_ns": 9.0,
+        "load, 0, load_us_per_key": 2.0,
+        "CuckooFilter, add_ns": 3.0,
+        "pyfusefilter, add_ns": 4.0,
+    }
+    assert [compare.Compared("guard", what, 1, 1).is_ours for what in times] == [False, True, False, True, False]
 
 
 def test_failing_checkout_is_named(tmp_path, checkout):
