@@ -25,6 +25,8 @@ __all__ = ["PLANNED_TABLES", "LayeredFilter"]
 # empty for longer; more cost each key the logarithm of their number.
 PLANNED_TABLES = 4
 LEAST_TABLE_ROOM = 64
+# What all tables see of a key: its hash as it is, so that its place in them is computed once.
+TABLE_ID = 0
 
 
 class LayeredFilter(LayeredCore, Filter):
@@ -104,7 +106,8 @@ class LayeredFilter(LayeredCore, Filter):
         tables = []
         for number, (header, inside) in enumerate(rest):
             table = open_payload(CuckooFilter, header, inside, secret, f"table {number}")
-            if table.geometry != tuple(geometry) or table.filter_id != number + 1:
+            # In the first files each had a hash of its own.
+            if table.geometry != tuple(geometry) or table.filter_id not in (TABLE_ID, number + 1):
                 raise FormatError(f"table {number} of a layered filter has the place of another; run rebuild()")
             tables.append(table)
         self.set_layers(base, tables, room)
@@ -127,9 +130,8 @@ class LayeredFilter(LayeredCore, Filter):
 
     def _new_table(self) -> CuckooFilter:
         buckets, prefixes, suffix_bits = self._params[7:]
-        number = len(self._tables()) + 1
         return CuckooFilter(
-            buckets=buckets, prefixes=prefixes, suffix_bits=suffix_bits, secret=self._secret, filter_id=number
+            buckets=buckets, prefixes=prefixes, suffix_bits=suffix_bits, secret=self._secret, filter_id=TABLE_ID
         )
 
     def _make_room(self, n_key_bytes: int) -> None:

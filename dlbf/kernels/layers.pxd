@@ -16,6 +16,7 @@ What keeps a key from being denied:
 * **the first table that matches**: an added key goes into the first table that lets it pass already, and into the last
   one if none does.  Tables before the one that has a key therefore never match it: they did not when it came, and what
   they take in later equals what they had.  So the key is taken out of the first table that matches, which has it.
+  That tables see the same hash, so that a key has the same place in all of them, changes nothing about this.
 * **absent last**: a key is struck before anything else happens to it.
 """
 

@@ -6,12 +6,12 @@ from dlbf.kernels.core cimport (
 )
 from dlbf.kernels.cuckoo cimport (
     CuckooCore, cuckoo_bucket, cuckoo_contains, cuckoo_contains_many, cuckoo_fingerprint, cuckoo_insert,
-    cuckoo_prefetch, cuckoo_remove,
+    cuckoo_matches, cuckoo_other, cuckoo_prefetch, cuckoo_remove,
 )
 from dlbf.kernels.hashing cimport hash_for_filter
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk
 from dlbf.kernels.types cimport (
-    gate_read, gate_read_done, gate_try_write_one, gate_write, gate_write_done, gate_write_one_done,
+    gate_read, gate_read_done, gate_try_write_one, gate_write, gate_write_done, gate_write_one_done, uint32_t,
 )
 
 MOST_TABLES = MAX_TABLES
@@ -100,11 +100,22 @@ cdef class LayeredCore(FilterCore):
 
     cdef int _match(self, uint64_t h) noexcept nogil:
         """The first table that lets it pass, -1 if none does."""
-        cdef int i
-        for i in range(self.n_tables):
-            if cuckoo_contains(&self.table[i].cuckoo, self.table[i].data, hash_for_filter(h, self.table[i].filter_id)):
-                return i
-        return -1
+        cdef int i, found = -1
+        cdef const Table* t
+        cdef uint64_t own, bucket = 0, other = 0
+        cdef uint32_t value = 0
+        # All of them, the last one first, without a way out: tables that see the same hash share its place, and their
+        # buckets are read side by side.
+        for i in range(self.n_tables - 1, -1, -1):
+            t = &self.table[i]
+            if i == self.n_tables - 1 or t.filter_id != self.table[i + 1].filter_id:
+                own = hash_for_filter(h, t.filter_id)
+                value = cuckoo_fingerprint(&t.cuckoo, own)
+                bucket = cuckoo_bucket(&t.cuckoo, own)
+                other = cuckoo_other(&t.cuckoo, bucket, value)
+            if cuckoo_matches(&t.cuckoo, t.data, bucket, value) | cuckoo_matches(&t.cuckoo, t.data, other, value):
+                found = i
+        return found
 
     cdef bint _contains(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
         if not self._passes_base(h, key, n) and self._match(h) < 0:
@@ -123,8 +134,9 @@ cdef class LayeredCore(FilterCore):
             given = own
         filter_contains_chunk(self.base, chunk, given, out)
         for t in range(self.n_tables):
-            for i in range(chunk.n):
-                own[i] = hash_for_filter(hashes[i], self.table[t].filter_id)
+            if t == 0 or self.table[t].filter_id != self.table[t - 1].filter_id:
+                for i in range(chunk.n):
+                    own[i] = hash_for_filter(hashes[i], self.table[t].filter_id)
             cuckoo_contains_many(&self.table[t].cuckoo, self.table[t].data, own, chunk.n, passes)
             for i in range(chunk.n):
                 out[i] |= passes[i]
