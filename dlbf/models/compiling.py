@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from dlbf.models.estimators import Estimator
+from dlbf.models.estimators import Estimator, one_thread
 from dlbf.models.features import Features, PackedKeys
 from dlbf.models.kinds import KINDS, ROWS, kind_of_class
 from dlbf.models.measuring import measure
@@ -400,6 +400,11 @@ def compile(
 
 def float_scores(estimator: Estimator, features: Features, packed: PackedKeys, rows: npt.NDArray[np.int64]) -> Array:
     """The estimator's own scores, in floating point: what the integers approximate."""
+    with one_thread():
+        return _float_scores(estimator, features, packed, rows)
+
+
+def _float_scores(estimator: Estimator, features: Features, packed: PackedKeys, rows: npt.NDArray[np.int64]) -> Array:
     out = []
     for first in range(0, len(rows), 20000):
         matrix = features.rows(packed, rows[first : first + 20000])

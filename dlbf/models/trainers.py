@@ -5,6 +5,7 @@ The kinds themselves are rows of ``dlbf/models/kinds.py``; a new one gets its tr
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,9 @@ import numpy.typing as npt
 
 from dlbf.kernels.descent import descend
 from dlbf.kernels.features import LEXICAL_NAMES
+from dlbf.kernels.forks import forks
 from dlbf.models.compiling import LINEAR, class_name, compile, score_rows
-from dlbf.models.estimators import Estimator
+from dlbf.models.estimators import Estimator, one_thread
 from dlbf.models.features import Features, PackedKeys, guess_view
 from dlbf.models.kinds import ROWS
 from dlbf.models.measuring import Quality, filter_bits, measure
@@ -268,7 +270,6 @@ def _train_trees(
     task: Task, max_bytes: int, weight_bits: int, features: Features | None, max_rows: int = TREE_ROWS
 ) -> tuple[Model, Quality]:
     from sklearn.ensemble import HistGradientBoostingClassifier
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     per_tree = 4 + 6 * (2 * TREE_LEAVES - 1)
     n_trees = max(1, min(64, max_bytes // per_tree))
@@ -278,9 +279,7 @@ def _train_trees(
         estimator = HistGradientBoostingClassifier(
             max_iter=n_trees, max_leaf_nodes=leaves, learning_rate=0.3, early_stopping=False, random_state=task.seed
         )
-        # Threads that wait for each other by spinning cost more than they save on so few rows, above all on a busy
-        # machine.
-        with threadpool_limits(limits=1, user_api="openmp"):
+        with one_thread():
             return estimator.fit(matrix, labels)
 
     task.report("fit trees", 0.0)
@@ -299,7 +298,9 @@ def train_given(
     if chosen.view == "ngram" and name not in LINEAR:
         raise TypeError(f"a {name} over the ngram view cannot be compiled; use kind='trees' or the lexical view")
     matrix, labels = _sample_matrix(task, chosen, 200_000)
-    model = compile(estimator.fit(matrix, labels), chosen, weight_bits=weight_bits)
+    with one_thread() if forks() else nullcontext():
+        fitted = estimator.fit(matrix, labels)
+    model = compile(fitted, chosen, weight_bits=weight_bits)
     return model, task.quality(model)
 
 

@@ -401,3 +401,35 @@ def test_score_is_far_faster_than_one_row_of_the_estimator(trained):
             model.score(key)
         best_score = min(best_score, (time.perf_counter() - started) / len(KEYS))
     assert best_row > 1000 * best_score
+
+
+@pytest.mark.parametrize("how", ["kind='trees'", "estimator=HistGradientBoostingClassifier(max_iter=3), kind='trees'"])
+def test_train_in_a_child_of_fork_ends_though_the_parent_has_used_openmp(how):
+    """GNU's OpenMP waits for ever for threads that fork() has not copied."""
+    code = f"""
+import os, sys, time
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier
+from dlbf import models
+rows = np.random.default_rng(0).random((20_000, 8))
+HistGradientBoostingClassifier(max_iter=3).fit(rows, rows[:, 0] > 0.5).decision_function(rows)
+keys = [b"http://a.example/%d.exe" % i for i in range(2000)]
+negatives = [b"https://b.example/page/%d" % i for i in range(2000)]
+pid = os.fork()
+if pid == 0:
+    models.train(keys, negatives, max_bytes=1024, progress=False, {how})
+    os._exit(0)
+end = time.monotonic() + 90
+while time.monotonic() < end:
+    done, status = os.waitpid(pid, os.WNOHANG)
+    if done:
+        sys.exit(os.waitstatus_to_exitcode(status))
+    time.sleep(0.05)
+os.kill(pid, 9)
+sys.exit("the child hangs")
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment | {"OMP_NUM_THREADS": "2"}, stderr=subprocess.PIPE
+    )
+    assert done.returncode == 0, done.stderr
