@@ -42,6 +42,8 @@ KEYS_PER_COMMIT = 10_000
 CLOSE_ENOUGH = 0.98
 # ... or when a rate this little lower, in halvings, no longer fits.
 LEAST_HALVINGS = 0.1
+# Of the bits of a store, the share that absent keys which were found may take: what is left decides the rate.
+REMEMBERED_SHARE = 0.1
 # Rates that any filter can be made for.
 RATES = (1e-9, 0.5)
 # The model is to be good for filters of some eight bits per key; at most a bit and a third of those are its own, which
@@ -242,13 +244,15 @@ class StoreSubject:
     def __init__(self, folder: Path, keys: Keys, size: Size, model: Model | None, later: str | None) -> None:
         self.folder = folder
         self._later = later
+        budget = size.bits_per_key
+        self._remember_bytes = None if budget is None else int(REMEMBERED_SHARE * budget * len(keys.stored) / 8)
         self.store = self._open()
         self._fill(keys.stored)
         self._size(keys, size, model)
         self.fpr_target = self.store.stats().fpr_target
 
     def _open(self) -> Store:
-        return Store(self.folder, sync="none")
+        return Store(self.folder, sync="none", remember_bytes=self._remember_bytes)
 
     def _fill(self, keys: Sequence[bytes]) -> None:
         for start in range(0, len(keys), KEYS_PER_COMMIT):

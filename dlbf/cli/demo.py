@@ -31,7 +31,7 @@ ABSENT_SHARE = 0.8
 MEASURED_PER_KEY = 4
 TIMED_KEYS = 20_000
 ROUNDS = 5
-# Deleted keys that are asked for again: enough to see what share is forgotten, few beside the other lookups.
+# Deleted keys that are asked for again, twice: enough to see what share costs a read, few beside the other lookups.
 ASKED_AGAIN = 1_000
 HALF_WRITTEN = 5_000
 NOTE_COLUMNS = 68
@@ -319,9 +319,14 @@ class Demo:
                 for key in gone:
                     txn.delete(key)
             asked = gone[:ASKED_AGAIN]
-            forgotten = 1 - _passed(store, asked)
-            self.figures["deleted"] = {"keys": len(gone), "asked_again": len(asked), "answered_by_filter": forgotten}
-            done(f"{len(gone):,} keys; of {len(asked):,} asked for again the filter denies {forgotten:.0%}")
+            first, second = 1 - _passed(store, asked), 1 - _passed(store, asked)
+            self.figures["deleted"] = {
+                "keys": len(gone), "asked_again": len(asked), "answered_by_filter": first, "the_second_time": second,
+            }  # fmt: skip
+            done(
+                f"{len(gone):,} keys; asking for one that is gone reads the data once, then memory knows: {first:.0%} of "
+                f"{len(asked):,} answered without a read the first time, {second:.0%} the second time"
+            )
         return kept
 
     def crash(self, store: "Store") -> None:

@@ -54,6 +54,7 @@ SECTIONS = {
     "bounds": Section(("adversary", "--only", "price", "--only", "hybrid", "--only", "cost", "--keys", "100000")),
     "guard": Section(("guard", "--keys", "100000", "--queries", "5000"), made_keys=True),
     "replay": Section(("replay", "--plot", "docs/img/replay.png"), dropped=("rows",)),
+    "layers": Section(("layers", "--only", "sizes", "--only", "life", "--only", "growing")),
     "stress": Section(("stress",)),
     "poison": Section(("poison",), made_keys=True),
     "problems": Section(("problems",), made_keys=True),

@@ -152,7 +152,32 @@ def _replay(record: Record) -> Grid:
     return ("replay", *(f"`{name}`" for name in designs)), rows
 
 
+def _layers(record: Record) -> Grid:
+    rows = [
+        [
+            f"after a rebuild, {row['name']}", f"{row['bits_per_key']:.2f}", f"{row['at_most']:g}",
+            percent(row["measured_fpr"], 2), f"{row['model_bytes']:,}", f"{row['missed_keys']:,}",
+        ]
+        for row in record["sizes"]
+    ]  # fmt: skip
+    life, grown = record["life"], record["growing"]
+    bars = {bar["what"]: bar["at_most"] for bar in record["bars"]}
+    rows += [
+        [
+            "0.01, worst case 0.1, from rebuild to rebuild: 5 % added, 1 % deleted", f"{life['mean_bits']:.2f}",
+            f"{bars['bits per key, from rebuild to rebuild']:g}", percent(life["worst_fpr"], 2), "-",
+            f"{life['missed_keys']:,}",
+        ],
+        [
+            f"0.01, no model, growing to {grown['keys']:,} keys, at most", f"{grown['most_bits']:.2f}",
+            f"{bars['bits per key, while growing without a model']:g}", "-", "0", f"{grown['missed_keys']:,}",
+        ],
+    ]  # fmt: skip
+    return ("store", "bits per key", "at most", "rate of unseen keys", "bytes of the model", "keys missed"), rows
+
+
 TABLES = {
+    "layers": Table("layers", _layers),
     "guard-rocksdb": Table("guard", _guard_rocksdb),
     "guard-costs": Table("guard", _guard_costs),
     "replay": Table("replay", _replay),
