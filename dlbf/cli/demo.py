@@ -324,8 +324,8 @@ class Demo:
                 "keys": len(gone), "asked_again": len(asked), "answered_by_filter": first, "the_second_time": second,
             }  # fmt: skip
             done(
-                f"{len(gone):,} keys; asking for one that is gone reads the data once, then memory knows: {first:.0%} of "
-                f"{len(asked):,} answered without a read the first time, {second:.0%} the second time"
+                f"{len(gone):,} keys; one that is gone costs a read when it is asked for, then memory knows: of "
+                f"{len(asked):,} {first:.0%} cost none the first time, {second:.0%} the second time"
             )
         return kept
 
