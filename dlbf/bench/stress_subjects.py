@@ -44,6 +44,8 @@ CLOSE_ENOUGH = 0.98
 LEAST_HALVINGS = 0.1
 # Of the bits of a store, the share that absent keys which were found may take: what is left decides the rate.
 REMEMBERED_SHARE = 0.1
+# The worst case of a learned store over its rate: in churn keys that have left are asked for, and look like others.
+WORST_OVER_RATE = 20
 # Rates that any filter can be made for.
 RATES = (1e-9, 0.5)
 # The model is to be good for filters of some eight bits per key; at most a bit and a third of those are its own, which
@@ -224,6 +226,10 @@ def _learned(design: str, keys: Keys, size: Size, shared: Shared, folder: Path) 
 # --- stores
 
 
+def _worst_case(fpr: float) -> float:
+    return min(0.1, WORST_OVER_RATE * fpr)
+
+
 class StoreSubject:
     """A store; each question is one ``get``, as a server's are.
 
@@ -264,7 +270,8 @@ class StoreSubject:
         """Rebuild for the rate, or for one after the other until the bits fit, with what traffic makes it remember."""
 
         def rebuild(fpr: float) -> None:
-            self.store.rebuild(keys.deciding if model is not None else None, model=model, fpr=fpr)
+            absent = keys.deciding if model is not None else None
+            self.store.rebuild(absent, model=model, fpr=fpr, adversarial_fpr=_worst_case(fpr))
 
         def bits(fpr: float) -> float:
             rebuild(fpr)
@@ -333,7 +340,8 @@ class StoreSubject:
         return 0
 
     def upkeep(self) -> str:
-        report = self.store.rebuild(model=self._later, if_needed=True)
+        worst = _worst_case(self.fpr_target)
+        report = self.store.rebuild(model=self._later, adversarial_fpr=worst, if_needed=True)
         return str(report.reason) or "due" if report.done else ""
 
     def close(self) -> None:

@@ -323,10 +323,7 @@ class Demo:
             self.figures["deleted"] = {
                 "keys": len(gone), "asked_again": len(asked), "answered_by_filter": first, "the_second_time": second,
             }  # fmt: skip
-            done(
-                f"{len(gone):,} keys; one that is gone costs a read when it is asked for, then memory knows: of "
-                f"{len(asked):,} {first:.0%} cost none the first time, {second:.0%} the second time"
-            )
+            done(f"{len(gone):,} keys; {1 - first:.0%} cost a read if asked for, {1 - second:.0%} if asked again")
         return kept
 
     def crash(self, store: "Store") -> None:
