@@ -60,7 +60,7 @@ EARLIEST = 0.5
 MOST_OVER = 1.5
 # A base of fewer keys is made at once, in some milliseconds.
 THREAD_KEYS = 1 << 16
-# Share of the base's keys that may have been deleted, unless more can be added.
+# Share of the base's keys that may have been deleted: each of them costs a read when it is asked for.
 DEAD_SHARE = 0.1
 # Share of the keys that is deleted between two bases, and asked for again, above which tables that delete in place are
 # the better choice: to remember them exactly costs more than the 2.2 bits per key that such tables cost.
@@ -299,7 +299,7 @@ def _most_added(filter: LayeredFilter) -> int:
 
 
 def _most_dead(filter: LayeredFilter) -> int:
-    return max(int(DEAD_SHARE * filter.base_keys), filter.planned_added)
+    return max(0, int(DEAD_SHARE * filter.base_keys) - 1)
 
 
 def is_due(filter: LayeredFilter) -> bool:
@@ -313,5 +313,12 @@ def quiet_changes(filter: LayeredFilter) -> int:
 
 
 def has_room(filter: LayeredFilter, operations: OperationLog) -> bool:
-    """Whether the filter can take a transaction and keep about its rate."""
+    """Whether the filter can take a transaction and keep about its rate.
+
+    One that adds too much, or that by itself deletes a good part of what may be deleted, brings a base of its own:
+    another commit, which would make it, may be a day away.
+    """
+    most = _most_dead(filter)
+    if operations.n_removed > EARLIEST * most and filter.dead + operations.n_removed > most:
+        return False
     return filter.n_added + operations.n_added <= MOST_OVER * filter.planned_added

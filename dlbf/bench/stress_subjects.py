@@ -275,9 +275,8 @@ class StoreSubject:
 
         def bits(fpr: float) -> float:
             rebuild(fpr)
-            for key in keys.learnt:
-                self.store.get(key)
-            return self.bits_per_key
+            room = 0 if self.store.stats().layers is None else self._remember_bytes or 0
+            return self.bits_per_key + 8 * room / len(keys.stored)
 
         if size.bits_per_key is None:
             rebuild(size.fpr or 0.01)
