@@ -225,9 +225,10 @@ def test_file_with_a_directory_equals_the_same_filter_without():
 
 
 def test_rebuild_of_keys_that_leave_a_region_empty_predicts_what_is_let_through(tmp_path):
-    # Nine queries of ten fall where no key is: they meet an empty filter, which lets nothing through.
+    # Nearly all queries fall where no key is: they meet an empty filter, which lets nothing through.  The others are
+    # too few to be a kind of queries with a rate of its own.
     keys = structured(20_000, "listed", 1)
-    asked = structured(9000, "ordinary", 2) + structured(1000, "listed", 3)
+    asked = structured(9700, "ordinary", 2) + structured(300, "listed", 3)
     examples = structured(2000, "listed", 7), structured(2000, "ordinary", 8)
     model = models.train(*examples, kind="ngram", max_bytes=256, epochs=8, progress=False)
     with Store(tmp_path / "store", fpr=0.01, sync="none") as store:
@@ -237,11 +238,11 @@ def test_rebuild_of_keys_that_leave_a_region_empty_predicts_what_is_let_through(
         composite = generations.composite_of(filter)
         assert composite is not None
         assert any(region.query_share > 0.8 and not region.key_share for region in composite.plan.regions)
-        fresh = structured(45_000, "ordinary", 4) + structured(5000, "listed", 5)
+        fresh = structured(48_500, "ordinary", 4) + structured(1500, "listed", 5)
         true = float(filter.contains_many(fresh).mean())
-        # The tenth of the queries that can pass was counted on 5,000 held-out ones: four standard deviations are 17 %
-        # of it; those of the measured rate are 20 %.
-        assert report.after.fpr_predicted == pytest.approx(true, rel=0.37)
+        # The share of the queries that can pass, 3 %, was counted on 5,000 held-out ones: four standard deviations are
+        # 33 % of it, as are those of the measured rate, about 150 of 50,000; together 46 %.
+        assert report.after.fpr_predicted == pytest.approx(true, rel=0.46)
         assert report.after.fpr_predicted <= 0.01
 
 
