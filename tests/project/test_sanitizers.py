@@ -16,13 +16,16 @@ from support.places import ROOT
 FILTERS = (
     *("kernels/test_hashing", "kernels/test_keys", "kernels/test_keys_fuzz", "filters/test_filters"),
     *("filters/test_filters_stateful", "filters/test_succinct", "filters/test_format", "filters/test_threads"),
-    *("filters/test_capi", "filters/test_ribbon"),
+    *("filters/test_capi", "filters/test_ribbon", "filters/test_layered", "kernels/test_payload"),
 )
 LEARNED = (
     *("models/test_models", "models/test_models_pickles", "models/test_models_training", "learned/test_learned"),
-    *("learned/test_learned_stateful", "filters/test_forged_files"),
+    *("learned/test_learned_stateful", "learned/test_learned_static", "filters/test_forged_files"),
 )
-STORE = ("storage/test_store", "storage/test_store_damage", "storage/test_store_processes")
+STORE = (
+    *("storage/test_store", "storage/test_store_damage", "storage/test_store_processes", "storage/test_store_layers"),
+    *("storage/test_store_learned_layers", "storage/test_sharing"),
+)
 GROUPS = {"filters": FILTERS, "learned": LEARNED, "store": STORE}
 BUILDS = {
     "sanitizers": {"DLBF_SANITIZE": "address,undefined", "DLBF_DEBUG": "1", "DLBF_OPT": "1"},
