@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
 
+from dlbf.bench.results import Bar
 from dlbf.bench.sharing import Sharing, measure_sharing
 from dlbf.bench.timing import Say
 from dlbf.models import Model
@@ -143,39 +145,22 @@ class LayerFigures:
         return sum(part.missed_keys for part in parts)
 
 
-@dataclass(frozen=True)
-class Bar:
-    """What the project asks of a store, and what was measured."""
-
-    what: str
-    found: float
-    at_most: float
-
-    @property
-    def met(self) -> bool:
-        """Whether it is no more than that."""
-        return self.found <= self.at_most
-
-    def to_dict(self) -> dict[str, object]:
-        """For JSON."""
-        return vars(self) | {"met": self.met}
-
-
 def bars(figures: LayerFigures) -> list[Bar]:
     """What is asked of the figures there are."""
     found = []
+    bar = partial(Bar, "Store")
     for row in figures.sizes:
-        found.append(Bar(f"bits per key, {row.name}", row.bits_per_key, row.at_most))
-        found.append(Bar(f"rate over the target, {row.name}", row.measured_fpr / row.fpr, MOST_PASSING))
+        found.append(bar(f"bits per key, {row.name}", row.bits_per_key, row.at_most))
+        found.append(bar(f"rate over the target, {row.name}", row.measured_fpr / row.fpr, MOST_PASSING))
     if figures.life is not None:
-        found.append(Bar("bits per key, from rebuild to rebuild", figures.life.mean_bits, LIFE_AT_MOST))
-        found.append(Bar("rate over the target, from rebuild to rebuild", figures.life.worst_fpr / 0.01, MOST_PASSING))
+        found.append(bar("bits per key, from rebuild to rebuild", figures.life.mean_bits, LIFE_AT_MOST))
+        found.append(bar("rate over the target, from rebuild to rebuild", figures.life.worst_fpr / 0.01, MOST_PASSING))
     if figures.growing is not None:
-        found.append(Bar("bits per key, while growing without a model", figures.growing.most_bits, GROWING_AT_MOST))
-    found += [Bar(f"absent get, {times.what}, over tables", times.ratio, TIMES_AT_MOST) for times in figures.times]
+        found.append(bar("bits per key, while growing without a model", figures.growing.most_bits, GROWING_AT_MOST))
+    found += [bar(f"absent get, {times.what}, over tables", times.ratio, TIMES_AT_MOST) for times in figures.times]
     if figures.sharing is not None:
-        found.append(Bar("private memory of a process, over the filter", figures.sharing.share, PRIVATE_AT_MOST))
-    return [*found, Bar("keys missed", figures.missed_keys, 0)]
+        found.append(bar("private memory of a process, over the filter", figures.sharing.share, PRIVATE_AT_MOST))
+    return [*found, bar("keys missed", figures.missed_keys, 0)]
 
 
 def measure(

@@ -1,8 +1,27 @@
-"""Results between measuring and showing: how a dataclass becomes what JSON can write."""
+"""Results between measuring and showing: bars of stores, and how a dataclass becomes what JSON can write."""
 
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
-__all__ = ["plain"]
+__all__ = ["Bar", "plain"]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What the project asks of a store, and what was measured."""
+
+    store: str
+    what: str
+    found: float
+    at_most: float
+
+    @property
+    def met(self) -> bool:
+        """Whether it is no more than that."""
+        return self.found <= self.at_most
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return vars(self) | {"met": self.met}
 
 
 def plain(result: object) -> object:

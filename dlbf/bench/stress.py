@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dlbf.bench.results import Bar
 from dlbf.bench.stress_subjects import STRESSED, Keys, Shared, Size, Subject, train
 from dlbf.bench.stress_workloads import (
     WORKLOADS,
@@ -193,25 +194,6 @@ class StressFigures:
     def lost_keys(self) -> int:
         """Keys that any subject denied: none, or a promise is broken."""
         return sum(row.lost_in_all for row in self.rows)
-
-
-@dataclass(frozen=True)
-class Bar:
-    """What the project asks of a store, and what was measured."""
-
-    store: str
-    what: str
-    found: float
-    at_most: float
-
-    @property
-    def met(self) -> bool:
-        """Whether it is no more than that."""
-        return self.found <= self.at_most
-
-    def to_dict(self) -> dict[str, object]:
-        """For JSON."""
-        return vars(self) | {"met": self.met}
 
 
 def measure(
