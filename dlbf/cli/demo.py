@@ -116,7 +116,7 @@ class Teller:
         for line in outcome[1:]:
             self._console.print(f"{'':10} {line}", soft_wrap=True)
 
-    def table(self, rows: Sequence["Row"], fpr: float, n_measured: int, unlearned_bits: float) -> None:
+    def table(self, rows: Sequence["Row"], fpr: float, n_measured: int) -> None:
         """What stands in front of the data, side by side, and how to read it."""
         if self._silent:
             return
@@ -133,11 +133,11 @@ class Teller:
         plain, learned = rows[-2:]
         self._console.print(f"\nLet through: of {n_measured:,} absent URLs never seen before; the target is {fpr:.2%}.")
         if learned.model_bytes:
-            saved = unlearned_bits - learned.bits_per_key
+            saved = plain.bits_per_key - learned.bits_per_key
             longer = learned.ns_per_absent_get - plain.ns_per_absent_get
             self._console.print(
                 f"A learned get judges the whole key before it asks a filter: {longer:,.0f} ns more,\n"
-                f"for {saved:.1f} bits per key less than a filter of the same room without a model."
+                f"for {saved:.1f} bits per key less than before learning."
             )
         self._console.print()
 
@@ -242,19 +242,13 @@ class Demo:
 
     def compare(self, store: "Store", keys: list[bytes]) -> None:
         """Size, rate and speed beside no filter and a counting Bloom filter."""
-        import dlbf
-
         with self.tell.step("compare", "asking everybody for the same absent keys") as done:
             store.backup(self.folder / "plain")
             unseen = list(islice(self.absent, MEASURED_PER_KEY * self.n_keys))
             rows = self._measure(store, keys, unseen)
-            # The filter before learning has more room: what the model itself saves is seen beside one of equal room.
-            unlearned = dlbf.CuckooFilter(store.stats().capacity, self.fpr)
-            unlearned_bits = 8 * unlearned.nbytes / self.n_keys
             self.figures["rows"] = [row._asdict() for row in rows]
-            self.figures["bits_per_key_without_model"] = unlearned_bits
             done(f"the best of {ROUNDS} rounds in turn, each of fresh absent keys")
-        self.tell.table(rows, self.fpr, len(unseen), unlearned_bits)
+        self.tell.table(rows, self.fpr, len(unseen))
 
     def _measure(self, store: "Store", keys: list[bytes], unseen: list[bytes]) -> list["Row"]:
         """One row for each that is compared."""
