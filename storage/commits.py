@@ -5,6 +5,7 @@ If the log has become long a checkpoint goes with it, if the filter has no room 
 filter that nobody asks is made ready before the commit, and put in after it.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from dlbf.errors import FilterFullError, StoreError
 from dlbf.filters.base import Filter
 from dlbf.kernels.changes import commit_change
 from dlbf.kernels.environment import Writing
+from dlbf.kernels.filelock import Busy
 from dlbf.kernels.journal import OperationLog, apply_record
 from dlbf.kernels.locks import Held
 from dlbf.storage import generations, layers, steps
@@ -270,10 +272,16 @@ class Commits:
             self.traffic.report(txn, self.log, self.ledger.generation)
             self.commit(txn, OperationLog())
 
-    def flush_samples(self) -> None:
-        """Write the absent keys that this process has drawn, if there are any and it may."""
-        if not self.environment.readonly and self.traffic.n_samples and self.writes.writer == 0:
-            self.flush()
+    def flush_samples(self, wait: bool = True) -> None:
+        """Write the absent keys that this process has drawn, if it may; ``wait`` for who writes, or leave it.
+
+        Whoever writes may be just writing them: until that is committed they are neither here nor there.
+        """
+        if self.environment.readonly or self.writes.writer == threading.get_ident():
+            return
+        if self.traffic.n_samples or self.writes.writer:
+            with contextlib.suppress(Busy):
+                self.flush(wait)
 
     # --- growing
 

@@ -177,7 +177,7 @@ def _learn_a_little(commits: Commits, n_keys: int, fpr: float) -> float:
         return 1.0
     from dlbf.models import train
 
-    commits.flush_samples()
+    commits.flush_samples(wait=False)
     negatives, _ = absent_now(commits.log, commits.source, None, 2 * ESTIMATE_ROWS)
     keys = sample_keys(commits.source, n_keys, ESTIMATE_ROWS, lambda done, total: None)
     if len(keys) < LEAST_KEYS or len(negatives) < LEAST_NEGATIVES:

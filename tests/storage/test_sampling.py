@@ -1,5 +1,7 @@
 """The sample of absent keys: dense at first, thinner later, and never more than there is room for."""
 
+import threading
+
 import numpy as np
 import pytest
 from support import peek
@@ -105,6 +107,41 @@ def test_sample_is_written_with_the_next_commit_only_once_it_is_time(path, monke
         assert len(written(store)) > 10_000
         assert not store.traffic.report_due
         assert store.verify().ok
+
+
+def test_rebuild_waits_for_the_sample_that_is_just_being_written(path, monkeypatch):
+    """What the thread has taken and not committed is in neither place; a rebuild that looks then learnt nothing."""
+    with open_store(path) as store:
+        store[b"there"] = b""
+        for i in range(20_000):
+            store.get(b"%d" % i)
+        taken, looked_at = threading.Event(), threading.Event()
+        report, flush = store.traffic.report, peek.commits(store).flush
+
+        def report_slowly(*arguments):
+            report(*arguments)
+            if threading.current_thread().name == "dlbf-misses":
+                taken.set()
+                assert looked_at.wait(60)
+
+        def flush_and_tell(wait=True):
+            if wait:
+                looked_at.set()
+            flush(wait)
+
+        monkeypatch.setattr(store.traffic, "report", report_slowly)
+        monkeypatch.setattr(peek.commits(store), "flush", flush_and_tell)
+        monkeypatch.setattr(traffic, "FLUSH_SECONDS", 0.0)
+        store.traffic.samples_grown()
+        assert taken.wait(60)
+        assert store.traffic.n_samples == 0
+        peek.commits(store).flush_samples(wait=False)  # who only wants to look does not wait
+        assert not written(store)
+        peek.commits(store).flush_samples()
+        assert len(written(store)) > 2000
+        with store.write() as txn:
+            txn.put(b"new", b"")
+            peek.commits(store).flush_samples()  # in a transaction of its own thread there is nothing to wait for
 
 
 @pytest.mark.slow
