@@ -4,6 +4,7 @@ Keys and queries fall into the regions in exactly the planned shares; what is ra
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,12 @@ __all__ = ["Simulated", "TwoRegions", "simulate"]
 
 Answers = npt.NDArray[np.bool_]
 Names = npt.NDArray[np.bytes_]
+
+
+@lru_cache(maxsize=4)
+def _names(first: int, last: int) -> Names:
+    """Numbers as keys; made once for all designs."""
+    return np.arange(first, last).astype("S8")
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class _Built:
     """The filters of a design, filled with keys of which the first are the ones to be removed."""
 
     def __init__(self, model_fnr: float, rates: TwoRegions, removed: float, n_keys: int) -> None:
-        self.keys: Names = np.arange(n_keys).astype("S8")
+        self.keys = _names(0, n_keys)
         self.is_low = np.random.default_rng(5).permutation(np.arange(n_keys) < round(model_fnr * n_keys))
         n_low = int(self.is_low.sum())
         n_high = n_keys - n_low
@@ -147,7 +154,7 @@ def simulate(
     Deletability of the first removal is that of removing one key in two hundred, twenty times.
     """
     built = _Built(model_fnr, rates, removed, n_keys)
-    asked = np.arange(n_keys, n_keys + n_queries).astype("S8")
+    asked = _names(n_keys, n_keys + n_queries)
     scores_low = np.arange(n_queries) >= round(model_fpr * n_queries)
     few, many = n_keys // 200, round(removed * n_keys)
     first, fpr = 1.0, 0.0

@@ -1,5 +1,7 @@
 """The static design: ribbons per region, built from hashes and regions; never a key missed, never one added."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,6 +22,7 @@ from dlbf.theory import plan
 SHARES = {"key_shares": [0.1, 0.3, 0.6], "query_shares": [0.9, 0.09, 0.01]}
 
 
+@cache
 def template(**more):
     targets = Targets(**({"design": "static", "model": small_model(), "fpr": 0.01} | more))
     return prepare(KEYS[:500], NEGATIVES, targets, n_keys=len(KEYS)).filter
