@@ -117,7 +117,8 @@ class Draft:
         plan = self.plan
         if plan.false_negatives:
             return plan.fpr, plan.fnr, plan.deletability
-        fpr = float(query_shares @ rates)
+        # For a budget the lowest rate was sought, and found where few queries happened to be: say what holds.
+        fpr = float(query_shares @ rates) if self.layout.target is not None else self.layout.promise(plan)
         if any(region.member.kept is not None for region in plan.regions):
             return fpr, 0.0, plan.deletability
         exact = np.array([region.deleted is not None for region in plan.regions])

@@ -26,8 +26,8 @@ class Region:
     measured_fpr: float | None = None  # share of held-out negatives of this region that passed
     deleted_base: str | None = None
     deleted_fpr: float | None = None
-    # What the plan counted instead of ``query_share``, so that every kind of queries has its rate: these times the
-    # regions' rates add up to the target.  None where that is the same.
+    # What the plan counted instead of ``query_share`` so that every kind of queries has its rate: these times the
+    # regions' rates are at most the target.  None where that is the same.
     planned_share: float | None = None
 
     @property

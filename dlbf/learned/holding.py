@@ -13,7 +13,6 @@ __all__ = [
     "ENOUGH_HITS",
     "Groups",
     "Held",
-    "cautious_rate",
     "distinct",
     "hold_out",
     "host_of",
@@ -48,20 +47,6 @@ class Held(NamedTuple):
     held: list[bytes]
     learnt: list[bytes]
     labels: npt.NDArray[np.int64] | None = None
-
-
-def cautious_rate(fpr: float, n_held: int) -> float:
-    """The rate to aim at, so that ``fpr`` is kept.
-
-    A rate f measured on n held-out negatives is uncertain by sqrt(f / n), and thresholds and model were chosen by the
-    same negatives: lower by one and a half times that.
-
-    Examples
-    --------
-    >>> round(cautious_rate(0.01, 90_000), 5), cautious_rate(0.01, 100)
-    (0.0095, 0.005)
-    """
-    return fpr * max(0.5, 1 - 1.5 * math.sqrt(1 / max(1.0, fpr * n_held)))
 
 
 def host_of(key: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """From a plan to bytes: what each plan costs when it is laid out for these keys, and which is the smallest."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
@@ -10,17 +10,22 @@ import numpy.typing as npt
 
 from dlbf.learned.assembly import FEW_KEYS, Part, build_parts, composite_bytes
 from dlbf.learned.explanation import Alternative
+from dlbf.learned.promises import Sampled, Scores, keep_promise
 from dlbf.learned.regions import predicted_rates
 from dlbf.models import Model
-from dlbf.theory import Plan, plan
+from dlbf.theory import Plan, merge_shares, plan
 
 __all__ = ["MAX_REGIONS", "Arguments", "Layout", "Scores", "alternatives_to", "planned", "smallest", "without_model"]
-
-Scores = npt.NDArray[np.int32]
 
 MAX_REGIONS = 8
 # Each region has a filter of its own with room to spare, and an entry in the directory: few keys want few of them.
 REGIONS_TRIED = (MAX_REGIONS, 4, 2)
+# A budget is searched in so many plans at most, and is spent when less than this share of it is left.
+BUDGET_STEPS = 16
+BUDGET_GAP = 0.005
+# With a budget the best plan may owe its rate to regions in which few queries happen to have been seen.  So it is also
+# planned as if there were that many more in each, and whichever can promise most is taken.
+MORE_QUERIES = (4.0, 16.0)
 # A model that saves less than this share of the bits is not worth its time.
 MIN_SAVING = 0.01
 
@@ -64,6 +69,8 @@ class Layout:
     scale: float  # keys to store for each one known
     spare: float
     headroom: float
+    sampled: Sampled
+    target: float | None  # rate to promise; None where there is a budget instead
 
     def thresholds(self, found: Plan) -> list[int]:
         """Cut c lies before bin c, and bin c starts at edges[c - 1]."""
@@ -106,26 +113,115 @@ class Layout:
         initial, members = predicted_rates(self.parts(found), self.expected(found))
         return initial * np.array(members)
 
-    def fpr(self, found: Plan) -> float:
-        """The rate of what is built."""
-        initial, members = predicted_rates(self.parts(found), self.expected(found))
-        return initial * sum(region.query_share * rate for region, rate in zip(found.regions, members, strict=True))
+    def promise(self, found: Plan) -> float:
+        """The rate that can be promised of what is built."""
+        return self.sampled.promise(self.thresholds(found), self.rates(found))
+
+    def planned_shares(self, found: Plan) -> tuple[float, ...] | None:
+        """Shares of the queries that, times the rates, add up to what the kind that passes most often meets; None where
+        there is one kind, or one region."""
+        if len(found.regions) == 1 or not self.sampled.kinds.any():
+            return None
+        shares, rates = np.array([region.query_share for region in found.regions]), self.rates(found)
+        worst = self.sampled.of_kinds(self.thresholds(found), rates)
+        return tuple(round(float(share), 9) for share in worst / max(1e-12, float(shares @ rates)) * shares)
 
 
-def _feasible(design: str, arguments: Arguments) -> Plan:
-    found = plan(design, **arguments)
-    if not found.feasible:
-        raise ValueError(
-            f"{design} cannot meet these targets: {found.reason}; the smallest budget that could is "
-            f"{found.min_bits:.2f} bits per key"
-        )
-    return found
+class BudgetError(ValueError):
+    """A budget that no plan keeps; ``least`` is the smallest that would do."""
+
+    def __init__(self, text: str, least: float) -> None:
+        super().__init__(text)
+        self.least = least
+
+
+def _plan(design: str, arguments: Arguments, changed: Arguments) -> Plan:
+    """The plan for these arguments, some of them changed."""
+    together: Arguments = {**arguments, **changed}
+    return plan(design, **together)
 
 
 def planned(layout: Layout, design: str, arguments: Arguments, budget: float | None) -> Plan:
-    """A plan that meets the targets; within the budget, if there is one, when laid out."""
-    found = _feasible(design, arguments)
-    return found if budget is None else _within_budget(layout, design, arguments, found, budget)
+    """A plan that promises the rate, or that keeps the budget, when laid out."""
+    if budget is not None:
+        return _within_budget(layout, design, arguments, budget)
+    asked, target = arguments["fpr"], layout.target
+    assert asked is not None
+    assert target is not None
+    aim = layout.sampled.first_aim(asked, arguments["adversarial_fpr"] or 1.0) if "key_shares" in arguments else asked
+    first = _plan(design, arguments, {"fpr": aim})
+    if not first.feasible and aim < asked:
+        aim, first = asked, plan(design, **arguments)
+    if not first.feasible:
+        raise ValueError(
+            f"{design} cannot meet these targets: {first.reason}; the smallest budget that could is "
+            f"{first.min_bits:.2f} bits per key"
+        )
+    if len(first.regions) == 1:
+        return first  # its rate does not depend on the queries
+    again = _with_cuts(design, arguments, first.cuts)
+
+    def attempt(rate: float) -> tuple[Plan, float] | None:
+        found = first if rate == aim else again({"fpr": rate})
+        return (found, layout.promise(found)) if found.feasible else None
+
+    return keep_promise(target, aim, attempt) or first
+
+
+def _with_cuts(design: str, arguments: Arguments, cuts: Sequence[int]) -> Callable[[Arguments], Plan]:
+    """Plans with these cuts, for other targets: where to cut is most of the work, and hardly depends on them."""
+    fixed = arguments.copy()
+    if cuts:
+        fixed["key_shares"] = merge_shares(arguments["key_shares"], cuts)
+        fixed["query_shares"] = merge_shares(arguments["query_shares"], cuts)
+
+    def again(changed: Arguments) -> Plan:
+        found = _plan(design, fixed, changed)
+        return replace(found, cuts=tuple(cuts[cut - 1] for cut in found.cuts)) if cuts else found
+
+    return again
+
+
+def _within_budget(layout: Layout, design: str, arguments: Arguments, budget: float) -> Plan:
+    """The plan for the most bits that, built in whole cells and slots with headroom and directory, keeps the budget.
+
+    What is built costs about ``headroom`` times what the filters of a plan do: try that, then bracket.
+    """
+    model_bits = min(budget, arguments.get("model_bits_per_key", 0.0))
+    spend = model_bits + (budget - model_bits) / layout.headroom
+    first = _plan(design, arguments, {"bits_per_key": spend})
+    if not first.feasible and math.isfinite(first.min_bits):
+        # A hair more, or rounding could make that infeasible, too.
+        spend = max(first.min_bits * (1 + 1e-9), 1e-6)
+        first = _plan(design, arguments, {"bits_per_key": spend})
+    if not first.feasible:
+        raise BudgetError(f"{design} cannot meet these targets at any budget: {first.reason}", math.inf)
+    again = _with_cuts(design, arguments, first.cuts)
+    low, high = max(first.min_bits * (1 + 1e-9), 1e-6), 2 * budget
+    found, best = first, None
+    for _ in range(BUDGET_STEPS):
+        cost = layout.bits_per_key(found) if found.feasible else math.inf
+        if cost <= budget:
+            best, low = found, spend
+            if cost > (1 - BUDGET_GAP) * budget:
+                break
+            spend += 0.95 * (budget - cost) / layout.headroom
+        else:
+            high = spend
+            spend = spend - 1.05 * (cost - budget) / layout.headroom if found.feasible else low
+        spend = spend if low < spend < high else (low + high) / 2
+        if high - low < 1e-4 * budget:
+            break
+        found = again({"bits_per_key": spend})
+    if best is None:
+        best = again({"bits_per_key": max(first.min_bits * (1 + 1e-9), 1e-6)})
+        if (needed := layout.bits_per_key(best) if best.feasible else math.inf) > budget:
+            raise BudgetError(
+                f"{budget:g} bits per key are too few for {design} with {len(layout.key_scores):,} keys and headroom "
+                f"{layout.headroom:g}; the smallest budget that could do is {needed:.2f} bits per key",
+                needed,
+            )
+    return best
 
 
 def smallest(
@@ -136,20 +232,22 @@ def smallest(
     bases: Sequence[str] | None,
     budget: float | None,
 ) -> tuple[Plan, Plan | None]:
-    """The plan of ``auto`` or ``static`` that is the smallest (for a budget: has the lowest rate) as laid out, and the
-    best with a model.  ``bases`` are those to choose from, None where the design fixes them.
+    """The plan of ``auto`` or ``static`` that is the smallest (for a budget: promises the lowest rate) as laid out, and
+    the best with a model.  ``bases`` are those to choose from, None where the design fixes them.
 
     Plans count the bits of the filters.  Whole buckets, room for the luck of the draw in each region, and the directory
     come on top; with few keys they decide.
     """
+    refusals: list[ValueError] = []
 
     def price(found: Plan) -> float:
-        return layout.fpr(found) if budget is not None else layout.nbytes(found)
+        return layout.promise(found) if budget is not None else layout.nbytes(found)
 
     def tried(arguments: Arguments) -> list[Plan]:
         try:
             return [planned(layout, design, arguments, budget)]
-        except ValueError:
+        except ValueError as error:
+            refusals.append(error)
             return []
 
     choice: Arguments = {} if bases is None else {"bases": bases}
@@ -157,40 +255,26 @@ def smallest(
     without = min((found for one in alone for found in tried({**plain, **one})), key=price, default=None)
     learned = None
     if layout.model.kind != "none":
-        plans = [p for n in REGIONS_TRIED for p in tried({**with_model, **choice, "max_regions": n})]
+        floor = with_model["query_floor"]
+        asked: list[Arguments] = [{"max_regions": n} for n in REGIONS_TRIED]
+        if budget is not None:
+            asked += [{"query_floor": min(1.0, more * floor), "max_regions": 4} for more in MORE_QUERIES]
+        plans = [p for one in asked for p in tried({**with_model, **choice, **one})]
         learned = min((found for found in plans if found.learned), key=price, default=None)
     if learned is not None and (without is None or price(learned) < (1 - MIN_SAVING) * price(without)):
         return learned, learned
     if without is None:
-        # Nothing will do; say why not.
-        return planned(layout, design, {**with_model, **choice}, budget), None
+        raise min(refusals, key=lambda error: getattr(error, "least", math.inf))
     return without, learned
-
-
-def _within_budget(layout: Layout, design: str, arguments: Arguments, found: Plan, budget: float) -> Plan:
-    """Plan for less until what is built, in whole cells and slots and with its directory, costs no more than asked."""
-    spend = budget
-    for _ in range(12):
-        cost = layout.bits_per_key(found)
-        if cost <= budget:
-            break
-        spend -= 1.2 * (cost - budget)
-        if spend <= 0:
-            n_keys = len(layout.key_scores)
-            parts = [replace(part, shares_with=0) for part in layout.parts(found)]
-            fixed = 8 * composite_bytes(parts, layout.model_bytes(found)) / n_keys
-            raise ValueError(
-                f"{budget:g} bits per key are too few for {n_keys} keys: directory and model alone take "
-                f"{fixed:.1f}; the smallest budget that could do is {fixed + 1:.1f} bits per key"
-            )
-        found = _feasible(design, {**arguments, "bits_per_key": spend})
-    return found
 
 
 def alternatives_to(chosen: Plan, layout: Layout, arguments: Arguments, fpr: float | None) -> list[Alternative]:
     """What the same targets would cost otherwise, laid out."""
     others = []
     model = layout.model
+    if fpr is not None and chosen.learned:
+        # They would have to aim as low.
+        arguments = {**arguments, "fpr": min(fpr, chosen.fpr)}
     plain = without_model(arguments, fpr)
     for name in ("cuckoo", "d-left", "counting"):
         other = plan(name, **plain)

@@ -16,7 +16,7 @@ from dlbf.learned.assembly import FLAG_HIDES_SCORE, FLAG_OWN_KEYS
 from dlbf.learned.composite import C, empty_composite, parts_of, with_plan
 from dlbf.learned.drafts import Draft
 from dlbf.learned.explanation import Alternative
-from dlbf.learned.holding import ENOUGH_HITS, cautious_rate, distinct, hold_out, new_heads, retouched, without
+from dlbf.learned.holding import ENOUGH_HITS, distinct, hold_out, new_heads, retouched, without
 from dlbf.learned.layouts import (
     MAX_REGIONS,
     Arguments,
@@ -27,8 +27,9 @@ from dlbf.learned.layouts import (
     smallest,
     without_model,
 )
+from dlbf.learned.promises import Sampled, smoothed
 from dlbf.learned.static import STATIC_COSTS, StaticBuilder
-from dlbf.learned.strata import BINS, Labels, excess, kinds_of, robust_weights
+from dlbf.learned.strata import BINS, kinds_of, robust_weights
 from dlbf.learned.targets import Progress, Targets
 from dlbf.models import Model, no_model, train
 from dlbf.models.measuring import Quality
@@ -41,8 +42,8 @@ __all__ = ["Prepared", "fit", "prepare"]
 MAX_BINS = 1024
 # Held-out negatives that are sorted into kinds: enough to see one of a twentieth.
 MOST_SORTED = 20_000
-# So often is planned again for a kind of queries that would pass too often.
-MOST_PLANS = 4
+# What a query counts for at least, whatever its kind.
+LEAST_COUNTED = 0.1
 # Bins kept in the plan, from which other targets are planned.
 KEPT_BINS = 96
 
@@ -154,7 +155,7 @@ def prepare(
             "is asked for and absent" + ("" if negative_list else "; none is left to learn from")
         )
     goal = targets.fpr if targets.fpr is not None else 0.01
-    held, learnt, _ = hold_out(negative_list, goal, targets.random_state, targets.groups, as_given)
+    held, learnt, groups = hold_out(negative_list, goal, targets.random_state, targets.groups, as_given)
     scarce = len(held) * goal < ENOUGH_HITS
     if scarce and row.learned and (negative_list or not n_stored):
         needed = math.ceil(ENOUGH_HITS / goal / 0.5)
@@ -168,9 +169,14 @@ def prepare(
     key_scores = _scores(model, key_list, targets.secret, row.hides_score)
     held_scores = _scores(model, held, targets.secret, row.hides_score)
     report("planning", 0.0)
-    arguments, edges = _arguments(targets, model, key_scores, held_scores, total, 3.0 if scarce else 1.0)
-    layout = Layout(edges, key_scores, model, total / len(key_list), spare, targets.headroom)
-    plan, alternatives, planned_shares = _fair_plan(layout, targets, arguments, compare, held, held_scores)
+    arguments, edges = _arguments(targets, model, key_scores, held_scores, total)
+    sampled = Sampled(held_scores, kinds_of(held[:MOST_SORTED], held_scores[:MOST_SORTED]), groups)
+    layout = Layout(edges, key_scores, model, total / len(key_list), spare, targets.headroom, sampled, targets.fpr)
+    _even_out(arguments, layout)
+    if len(edges):
+        arguments["query_shares"] = smoothed(arguments["key_shares"], arguments["query_shares"])
+    plan, alternatives = _choose_plan(layout, targets, arguments, compare)
+    planned_shares = layout.planned_shares(plan) if targets.fpr is not None else None
     if model.kind != "none" and row.chooses_model and len(plan.regions) == 1:
         layout = replace(layout, model=no_model())
     bins = _kept_bins(key_scores, held_scores) if layout.model.kind != "none" else ()
@@ -223,19 +229,12 @@ def _empty(cls: type[C], draft: Draft, targets: Targets) -> C:
 
 
 def _arguments(
-    targets: Targets, model: Model, key_scores: Scores, held_scores: Scores, n_keys: int, floor: float
+    targets: Targets, model: Model, key_scores: Scores, held_scores: Scores, n_keys: int
 ) -> tuple[Arguments, npt.NDArray[np.int64]]:
-    """What ``dlbf.theory.plan`` is asked, and the edges of the bins of scores that it cuts between.
-
-    ``floor`` is the number of queries that each region is assumed to get beside those held out.
-    """
-    n_held = len(held_scores)
-    aim = targets.fpr
-    if aim is not None and model.kind != "none":
-        aim = cautious_rate(aim, n_held)
+    """What ``dlbf.theory.plan`` is asked, and the edges of the bins of scores that it cuts between."""
     arguments: Arguments = {
         "bits_per_key": targets.bits_per_key,
-        "fpr": aim,
+        "fpr": targets.fpr,
         "deletability": targets.deletability or 0.0,
         "adversarial_fpr": targets.adversarial_fpr,
         "counter_bits": targets.counter_bits or 4,
@@ -246,54 +245,30 @@ def _arguments(
     if model.kind != "none":
         key_shares, query_shares, edges = shares_from_scores(key_scores, held_scores, MAX_BINS)
         arguments["key_shares"], arguments["query_shares"] = key_shares, query_shares
-        arguments["model_bits_per_key"] = 8 * model.nbytes / n_keys
-        arguments["query_floor"] = floor / max(1, n_held)
+        # For a rate, whether the model pays is seen when plans are laid out.
+        arguments["model_bits_per_key"] = 8 * model.nbytes / n_keys if targets.bits_per_key is not None else 0.0
+        arguments["query_floor"] = 1 / max(1, len(held_scores))
     elif get_design(targets.design).learned and not get_design(targets.design).chooses_model:
         arguments["key_shares"] = arguments["query_shares"] = [1.0, 0.0]
     return arguments, edges
 
 
-def _fair_plan(
-    layout: Layout, targets: Targets, arguments: Arguments, compare: bool, held: list[bytes], held_scores: Scores
-) -> tuple[Plan, list[Alternative], tuple[float, ...] | None]:
-    """The plan to build, for which no kind of queries pays (see ``dlbf.learned.strata``); what else was considered; and
-    the shares of the queries in its regions that were counted, if not as they are."""
-    some = held_scores[:MOST_SORTED]
-    kinds = kinds_of(held[:MOST_SORTED], some)
-    aim = _even_out(arguments, layout.edges, layout.key_scores, some, kinds) if kinds.any() else None
-    plan, alternatives = _choose_plan(layout, targets, arguments, compare)
-    for _ in range(MOST_PLANS):
-        asked = arguments["fpr"]
-        if aim is None or asked is None or len(plan.regions) == 1:
-            break
-        # The shares were weighed in few bins: now that the regions are known, see whether every kind has its rate.
-        regions = np.searchsorted(layout.thresholds(plan), some, side="right")
-        if (over := excess(layout.rates(plan), regions, kinds, aim)) <= 1:
-            break
-        arguments["fpr"] = asked / over
-        plan, alternatives = _choose_plan(layout, targets, arguments, compare)
-    if aim is None or (asked := arguments["fpr"]) is None or len(plan.regions) == 1:
-        return plan, alternatives, None
-    return plan, alternatives, tuple(round(region.query_share * aim / asked, 9) for region in plan.regions)
-
-
-def _even_out(
-    arguments: Arguments, edges: npt.NDArray[np.int64], key_scores: Scores, held_scores: Scores, kinds: Labels
-) -> float | None:
-    """Plan for shares of the queries with which no kind of them passes much more often than the target says; returns
-    the rate that was planned for before, or None if that is as good."""
-    aim: float | None = arguments["fpr"]
-    if aim is None or not len(edges):
-        return None
-    coarse, _, few_edges = shares_from_scores(key_scores, held_scores, BINS)
-    bins = np.searchsorted(few_edges, held_scores, side="right")
+def _even_out(arguments: Arguments, layout: Layout) -> None:
+    """Plan for shares of the queries with which no kind of them passes much more often than the target says."""
+    aim, sampled, edges = arguments["fpr"], layout.sampled, layout.edges
+    if aim is None or not len(edges) or not sampled.kinds.any():
+        return
+    scores = sampled.scores[: len(sampled.kinds)]
+    coarse, _, few_edges = shares_from_scores(layout.key_scores, scores, BINS)
+    bins = np.searchsorted(few_edges, scores, side="right")
     worst = arguments["adversarial_fpr"] or 1.0
-    if (found := robust_weights(coarse, bins, kinds, aim, worst)) is None:
-        return None
+    if (found := robust_weights(coarse, bins, sampled.kinds, aim, worst)) is None:
+        return
     weights, arguments["fpr"] = found
-    places = np.searchsorted(edges, held_scores, side="right")
+    # What hardly counts still has to be told apart: where there are queries and no keys, a cut is all that it takes.
+    weights = (1 - LEAST_COUNTED) * weights / weights.mean() + LEAST_COUNTED
+    places = np.searchsorted(edges, scores, side="right")
     arguments["query_shares"] = np.bincount(places, weights, len(edges) + 1) / weights.sum()
-    return aim
 
 
 def _choose_plan(

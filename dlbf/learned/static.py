@@ -28,7 +28,7 @@ from dlbf.kernels.ribbon import ribbon_partition
 from dlbf.learned.assembly import DELETED, LEAST_RATE, MEMBER, MEMBER_ID, Part, composite_bytes
 from dlbf.learned.composite import C, Composite, empty_like, fill_parts, member_id, parts_of, set_counts
 from dlbf.learned.explanation import Explanation
-from dlbf.learned.holding import cautious_rate
+from dlbf.learned.promises import keep_promise, upper_rate
 from dlbf.theory import ALL, allocate, base_costs
 from dlbf.typenames import Keys
 
@@ -91,12 +91,20 @@ def static_rates(pattern: Composite, fpr: float, cap: float) -> list[float]:
     """
     plan = pattern.plan
     keys = [region.key_share for region in plan.regions]
+    counts = np.array([region.query_share for region in plan.regions]) * plan.held_out
+    counted = np.array([region.counted_share for region in plan.regions])
     floor = 1 / plan.held_out if plan.held_out else 0.0
-    queries = [region.counted_share + floor for region in plan.regions]
-    aim = cautious_rate(fpr, plan.held_out) if plan.held_out else fpr
-    found = allocate(keys, queries, STATIC_COSTS, fpr=aim, adversarial_fpr=cap)
-    # A region without keys has no rate of its own.
-    return [max(rate, LEAST_RATE) if share else min(fpr, cap) for share, rate in zip(keys, found.rates, strict=True)]
+
+    def attempt(aim: float) -> tuple[list[float], float]:
+        found = allocate(keys, counted + floor, STATIC_COSTS, fpr=aim, adversarial_fpr=cap)
+        # A region without keys lets nothing pass; what it would have is for those that may come.
+        rates = [max(e, LEAST_RATE) if share else min(fpr, cap) for share, e in zip(keys, found.rates, strict=True)]
+        kinds = float(counted @ np.array(found.rates))
+        return rates, max(upper_rate(counts, found.rates), kinds) if plan.held_out else kinds
+
+    made = keep_promise(fpr, fpr, attempt)
+    assert made is not None  # there is always an attempt
+    return made
 
 
 def static_bytes(pattern: Composite, rates: Sequence[float], n_keys: int) -> int:

@@ -50,8 +50,8 @@ def fitted(design: str, bits_per_key: float = 20.0, **more: Any) -> dlbf.Learned
 def with_exact_set() -> tuple[dlbf.LearnedFilter, tuple[bytes, ...]]:
     """A pddbf whose upper regions keep deleted keys in an exact set, and the keys of those regions."""
     made = fit(design="pddbf", fpr=0.05, deletability=0.9, deletions=0.02)
-    bases = [region.base for region in made.plan.regions]
-    return made, tuple(key for key, r in zip(KEYS, made.region_of(KEYS), strict=True) if bases[r] == "all")
+    exact = [region.deleted_base == "exact" for region in made.plan.regions]
+    return made, tuple(key for key, r in zip(KEYS, made.region_of(KEYS), strict=True) if exact[r])
 
 
 def awkward_keys(n: int = 12) -> list[bytes]:

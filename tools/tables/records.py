@@ -58,6 +58,7 @@ SECTIONS = {
     "stress": Section(("stress",)),
     "poison": Section(("poison",), made_keys=True),
     "problems": Section(("problems",), made_keys=True),
+    "promises": Section(("promises",), made_keys=True),
     "scale": Section(("scale",), made_keys=True),
     "scale-large": Section(
         ("scale", "--max-keys", "3e7", "--plot", "docs/img/scale.png"), made_keys=True, by_default=False

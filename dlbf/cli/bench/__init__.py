@@ -16,6 +16,7 @@ SECTIONS = {
     "models": "What models of several sizes are worth, and what a score costs.",
     "poison": "How far somebody gets who fills the traffic that a store learns from with junk.",
     "problems": "The open problems of the published sources, each measured.",
+    "promises": "What becomes of the rate that a fit promises, with few and with many negatives.",
     "replay": "A block list's history through a store: keys missed, rate and size after every batch.",
     "scale": "Cost per key from 100,000 to 30 million keys, and how it grows.",
     "store": "The store beside py-lmdb, RocksDB and LevelDB on mixes of reads and writes, warm and cold.",
