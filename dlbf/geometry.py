@@ -290,9 +290,12 @@ def succinct_geometry(n_keys: int, fpr: float) -> SuccinctGeometry:
 # --- cuckoo ----------------------------------------------------------------
 
 BUCKET_SLOTS = 4
-# Four-slot buckets fill to 0.976 before insertion fails; breadth-first eviction reaches 0.955 within its limit
-# at every size tried (1e2 to 1e8 keys); small tables need room for the luck of the draw besides.
+# Four-slot buckets fill to 0.976 before insertion fails.  Breadth-first eviction, within its limit, reaches 0.965 with
+# 700,000 keys where there are 24 fingerprints and 0.971 where there are 76; ten times the keys take off 0.004, 0.002.
+# Small tables need room for the luck of the draw besides.
 CUCKOO_LOAD = 0.955
+CUCKOO_FULL_LOAD = 0.96  # of large tables with so many fingerprints:
+CUCKOO_MANY_VALUES = 64
 # With a dozen fingerprints a bucket has too few others to move keys to, and tables jam at half of their load.
 CUCKOO_LEAST_VALUES = 24
 # So there is a largest rate a cuckoo filter can be built for.
@@ -327,10 +330,12 @@ def cuckoo_fpr(n_keys: int, n_buckets: int, n_prefixes: int, suffix_bits: int) -
     return -math.expm1(occupied * math.log1p(-1 / values))
 
 
-def cuckoo_buckets(n_keys: int) -> int:
-    """Buckets that take ``n_keys`` without an insertion failing."""
-    slack = 3 * math.sqrt(n_keys) + 8
-    return max(2, math.ceil((n_keys + slack) / (BUCKET_SLOTS * CUCKOO_LOAD)))
+def cuckoo_buckets(n_keys: int, n_values: int) -> int:
+    """Buckets that take ``n_keys`` of so many possible fingerprints without an insertion failing."""
+    slots = (n_keys + 3 * math.sqrt(n_keys) + 8) / CUCKOO_LOAD
+    if n_values >= CUCKOO_MANY_VALUES:
+        slots = min(slots, (n_keys + 1.5 * math.sqrt(n_keys) + 400) / CUCKOO_FULL_LOAD)
+    return max(2, math.ceil(slots / BUCKET_SLOTS))
 
 
 def cuckoo_geometry(n_keys: int, fpr: float) -> CuckooGeometry:
@@ -342,13 +347,14 @@ def cuckoo_geometry(n_keys: int, fpr: float) -> CuckooGeometry:
     >>> geometry.n_prefixes << geometry.suffix_bits >= 760
     True
     """
-    n_buckets = cuckoo_buckets(n_keys)
     best: tuple[int, CuckooGeometry] | None = None
     for n_prefixes in range(6, MAX_PREFIXES + 1):
         for suffix_bits in range(MAX_SUFFIX_BITS + 1):
-            values = n_prefixes << suffix_bits
-            if values >= CUCKOO_LEAST_VALUES and cuckoo_fpr(n_keys, n_buckets, n_prefixes, suffix_bits) <= fpr:
-                bits = cuckoo_bucket_bits(n_prefixes, suffix_bits)
+            if (values := n_prefixes << suffix_bits) < CUCKOO_LEAST_VALUES:
+                continue
+            n_buckets = cuckoo_buckets(n_keys, values)
+            if cuckoo_fpr(n_keys, n_buckets, n_prefixes, suffix_bits) <= fpr:
+                bits = n_buckets * cuckoo_bucket_bits(n_prefixes, suffix_bits)
                 if best is None or bits < best[0]:
                     best = (bits, CuckooGeometry(n_buckets, n_prefixes, suffix_bits))
                 break

@@ -160,6 +160,19 @@ def test_tables_hold_their_capacity_at_every_small_size(cls):
             assert len(f) == n
 
 
+@pytest.mark.parametrize("fpr", [0.28, 0.1, 0.01])
+def test_large_table_stays_full_while_all_its_keys_are_replaced(fpr):
+    n = 100_000
+    f = dlbf.CuckooFilter(n, fpr)
+    f.update([b"0-%d" % i for i in range(n)])
+    # One in, one out, all the way around: the load is the planned one at every step.
+    for i in range(n):
+        f.remove(b"0-%d" % i)
+        f.add(b"1-%d" % i)
+    assert len(f) == n
+    assert f.contains_many([b"1-%d" % i for i in range(n)]).all()
+
+
 @pytest.mark.parametrize(
     ("cls", "arguments", "error", "message"),
     [
