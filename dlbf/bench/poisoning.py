@@ -10,13 +10,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dlbf.bench.data import choose_keys
 from dlbf.bench.timing import Say
-from dlbf.datasets import listed_urls, ordinary_urls
+from dlbf.datasets import ordinary_urls
 from dlbf.storage import Store
 
 __all__ = ["JUNK", "PoisonRow", "poisoned"]
 
 FPR = 0.01
+# Ordinary queries that the rate is measured with.
+MEASURED = 40_000
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -58,15 +61,22 @@ class PoisonRow:
 
 
 def poisoned(
-    n_keys: int, n_reads: int, shares: Sequence[float], kinds: Sequence[str], say: Say = lambda text: None
-) -> list[PoisonRow]:
-    """A store for every kind of junk, every share of it, and deletability 0.9 and 0 with their default caps."""
-    keys, others = list(listed_urls(n_keys)), list(ordinary_urls(40_000, seed=77))
+    given: str | None,
+    n_keys: int,
+    n_reads: int,
+    shares: Sequence[float],
+    kinds: Sequence[str],
+    say: Say = lambda text: None,
+) -> tuple[str, list[PoisonRow]]:
+    """What was measured on, in words; and a row for every kind of junk, every share of it, and deletability 0.9 and 0
+    with their default caps.  ``given`` is a folder of real URLs, if any."""
+    words, keys, absent = choose_keys(given, n_keys, n_reads + MEASURED)
+    others, ordinary = absent[:MEASURED], absent[MEASURED:]
     rows = []
     for kind in kinds:
         for share in shares:
             rng = random.Random(5)
-            traffic = list(ordinary_urls(round(n_reads * (1 - share)), seed=1))
+            traffic = ordinary[: round(n_reads * (1 - share))]
             traffic += [JUNK[kind](rng, i) for i in range(n_reads - len(traffic))]
             rng.shuffle(traffic)
             with tempfile.TemporaryDirectory() as folder, Store(folder, fpr=FPR, sync="none") as store:
@@ -87,4 +97,4 @@ def poisoned(
                             passed / len(others) / FPR,
                         )
                     )  # fmt: skip
-    return rows
+    return words, rows
