@@ -144,10 +144,11 @@ def build_parts(plan: Plan, key_counts: Sequence[int], headroom: float) -> list[
 
     if plan.initial is not None:
         put(INITIAL, 0, INITIAL_ID, plan.initial, total)
-    if design.shared:
-        cell_bits = 1 if design.member[0] == "bits" else plan.counter_bits
+    if plan.shared:
+        base = next((region.member.base for region in plan.regions if region.member.hashes), "bits")
+        cell_bits = 1 if base == "bits" else plan.counter_bits
         n_cells = max(64, math.ceil(plan.filter_bits * total / cell_bits / 64) * 64)
-        kind = BASES[design.member[0]].number
+        kind = BASES[base].number
         first = None
         for number, region in enumerate(plan.regions):
             if region.member.hashes:

@@ -11,7 +11,7 @@ from dlbf.learned.assembly import DELETED, INITIAL, MEMBER, Part, composite_byte
 from dlbf.learned.composite import Composite
 from dlbf.learned.explanation import Alternative, Explanation, Region, Shifted
 from dlbf.learned.layouts import Layout
-from dlbf.learned.regions import predicted_rates
+from dlbf.learned.regions import kept_rates, predicted_rates
 from dlbf.theory import Plan, get_design
 
 __all__ = ["Draft"]
@@ -124,7 +124,7 @@ class Draft:
         exact = np.array([region.deleted is not None for region in plan.regions])
         if exact.any():
             return fpr, 0.0, 1 - float((key_shares * rates)[~exact].sum())
-        return fpr, 0.0, 1 - float(key_shares @ rates) if plan.deletable else 0.0
+        return fpr, 0.0, 1 - float(key_shares @ kept_rates(self.parts, rates)) if plan.deletable else 0.0
 
     def _measured(self, filled: Composite | None) -> tuple[float | None, list[float | None]]:
         """Share of the held-out negatives that pass, of all and of each region; None where there are none to ask."""

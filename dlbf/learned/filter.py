@@ -77,7 +77,8 @@ class LearnedFilter(Composite):
         counter_bits : {2, 4, 8}, optional
             Width of counters where the design has them; 4 by default.
         bits_per_key : float, optional
-            A budget, model included, instead of ``fpr``.
+            A budget, model included, instead of ``fpr``.  ``auto`` then takes whatever promises the lowest rate: with
+            few bits, and unless ``deletability`` is asked for, that may be Bloom filters, which keep removed keys.
         headroom : float
             Room for so many times the keys; 1.5 leaves space for half as many again.
         deletions : float

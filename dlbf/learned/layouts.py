@@ -13,7 +13,11 @@ from dlbf.learned.explanation import Alternative
 from dlbf.learned.promises import Sampled, Scores, keep_promise
 from dlbf.learned.regions import predicted_rates
 from dlbf.models import Model
-from dlbf.theory import Plan, merge_shares, plan
+from dlbf.theory import Plan, allocate, get_design, merge_shares, plan
+from dlbf.theory.costs import Cost, base_costs
+from dlbf.theory.designs import MANY
+from dlbf.theory.outcomes import members_of
+from dlbf.theory.plans import FilterPlan
 
 __all__ = ["MAX_REGIONS", "Arguments", "Layout", "Scores", "alternatives_to", "planned", "smallest", "without_model"]
 
@@ -23,9 +27,8 @@ REGIONS_TRIED = (MAX_REGIONS, 4, 2)
 # A budget is searched in so many plans at most, and is spent when less than this share of it is left.
 BUDGET_STEPS = 16
 BUDGET_GAP = 0.005
-# With a budget the best plan may owe its rate to regions in which few queries happen to have been seen.  So it is also
-# planned as if there were that many more in each, and whichever can promise most is taken.
-MORE_QUERIES = (4.0, 16.0)
+# Designs from which nothing can be removed, and which ``auto`` may follow where nothing is asked of removed keys.
+KEEPING = ("plbf", "lbf", "slbf", "ada-bf")
 # A model that saves less than this share of the bits is not worth its time.
 MIN_SAVING = 0.01
 
@@ -144,7 +147,7 @@ def _plan(design: str, arguments: Arguments, changed: Arguments) -> Plan:
 def planned(layout: Layout, design: str, arguments: Arguments, budget: float | None) -> Plan:
     """A plan that promises the rate, or that keeps the budget, when laid out."""
     if budget is not None:
-        return _within_budget(layout, design, arguments, budget)
+        return _most_for(layout, design, arguments, budget)
     asked, target = arguments["fpr"], layout.target
     assert asked is not None
     assert target is not None
@@ -182,6 +185,50 @@ def _with_cuts(design: str, arguments: Arguments, cuts: Sequence[int]) -> Callab
     return again
 
 
+def _with_kinds(first: Plan, arguments: Arguments) -> Callable[[Arguments], Plan]:
+    """Plans with the cuts and the kinds of filters of ``first``, for other budgets."""
+    keys, queries = ([getattr(r, name) for r in first.regions] for name in ("key_share", "query_share"))
+    worst = arguments["adversarial_fpr"]
+
+    def line(member: FilterPlan) -> Cost:
+        """The price that the filter was chosen for."""
+        lines = [one for one in base_costs(member.base, first.counter_bits) if member.fpr <= one.max_fpr * (1 + 1e-9)]
+        return min(lines, key=lambda one: abs(one.bits(member.fpr or 1.0) - member.bits_per_key))
+
+    costs = [[line(region.member)] for region in first.regions]
+
+    def again(changed: Arguments) -> Plan:
+        spend = changed["bits_per_key"]
+        assert spend is not None
+        found = allocate(
+            keys, queries, costs, bits=max(0.0, spend - first.model_bits), deletability=arguments["deletability"],
+            adversarial_fpr=1.0 if worst is None else worst,
+        )  # fmt: skip
+        if not found.feasible:
+            return replace(first, feasible=False)
+        regions = tuple(replace(r, member=m) for r, m in zip(first.regions, members_of(found), strict=True))
+        return replace(
+            first, regions=regions, fpr=found.fpr, deletability=1 - found.kept, adversarial_fpr=found.worst,
+            bits=found.bits + first.model_bits,
+        )  # fmt: skip
+
+    return again
+
+
+def _most_for(layout: Layout, design: str, arguments: Arguments, budget: float) -> Plan:
+    """The plan that keeps the budget and can promise the lowest rate, over how many regions there may be."""
+    n_regions = REGIONS_TRIED if get_design(design).regions == MANY and "key_shares" in arguments else (MAX_REGIONS,)
+    found, refusals = [], []
+    for most in n_regions:
+        try:
+            found.append(_within_budget(layout, design, {**arguments, "max_regions": most}, budget))
+        except BudgetError as error:
+            refusals.append(error)
+    if not found:
+        raise min(refusals, key=lambda error: error.least)
+    return min(found, key=layout.promise)
+
+
 def _within_budget(layout: Layout, design: str, arguments: Arguments, budget: float) -> Plan:
     """The plan for the most bits that, built in whole cells and slots with headroom and directory, keeps the budget.
 
@@ -196,7 +243,8 @@ def _within_budget(layout: Layout, design: str, arguments: Arguments, budget: fl
         first = _plan(design, arguments, {"bits_per_key": spend})
     if not first.feasible:
         raise BudgetError(f"{design} cannot meet these targets at any budget: {first.reason}", math.inf)
-    again = _with_cuts(design, arguments, first.cuts)
+    chosen = get_design(design).chooses_model and first.initial is None
+    again = _with_kinds(first, arguments) if chosen else _with_cuts(design, arguments, first.cuts)
     low, high = max(first.min_bits * (1 + 1e-9), 1e-6), 2 * budget
     found, best = first, None
     for _ in range(BUDGET_STEPS):
@@ -239,29 +287,33 @@ def smallest(
     come on top; with few keys they decide.
     """
     refusals: list[ValueError] = []
+    # Where nothing is asked of removed keys, a filter that keeps them will do: it is the best there is for few bits.
+    keeps = budget is not None and bases is not None and not with_model["deletability"]
 
     def price(found: Plan) -> float:
         return layout.promise(found) if budget is not None else layout.nbytes(found)
 
-    def tried(arguments: Arguments) -> list[Plan]:
+    def tried(name: str, arguments: Arguments) -> list[Plan]:
         try:
-            return [planned(layout, design, arguments, budget)]
+            return [replace(planned(layout, name, arguments, budget), design=design)]
         except ValueError as error:
             refusals.append(error)
             return []
 
     choice: Arguments = {} if bases is None else {"bases": bases}
     alone: list[Arguments] = [{}] if bases is None else [{"bases": (base,)} for base in bases]
-    without = min((found for one in alone for found in tried({**plain, **one})), key=price, default=None)
+    plans = [p for one in alone for p in tried(design, {**plain, **one})]
+    plans += tried("bloom", plain) if keeps else []
+    without = min(plans, key=price, default=None)
     learned = None
     if layout.model.kind != "none":
-        floor = with_model["query_floor"]
-        asked: list[Arguments] = [{"max_regions": n} for n in REGIONS_TRIED]
-        if budget is not None:
-            asked += [{"query_floor": min(1.0, more * floor), "max_regions": 4} for more in MORE_QUERIES]
-        plans = [p for one in asked for p in tried({**with_model, **choice, **one})]
+        n_regions = REGIONS_TRIED if budget is None else (MAX_REGIONS,)
+        plans = [p for n in n_regions for p in tried(design, {**with_model, **choice, "max_regions": n})]
+        plans += [p for name in KEEPING for p in tried(name, with_model)] if keeps else []
         learned = min((found for found in plans if found.learned), key=price, default=None)
-    if learned is not None and (without is None or price(learned) < (1 - MIN_SAVING) * price(without)):
+    # With a budget a model costs nothing that is not counted; else it is not worth its time for a little.
+    worth = 1.0 if budget is not None else 1 - MIN_SAVING
+    if learned is not None and (without is None or price(learned) < worth * price(without)):
         return learned, learned
     if without is None:
         raise min(refusals, key=lambda error: getattr(error, "least", math.inf))

@@ -27,13 +27,13 @@ from dlbf.learned.layouts import (
     smallest,
     without_model,
 )
-from dlbf.learned.promises import Sampled, smoothed
+from dlbf.learned.promises import Sampled, runs, smoothed
 from dlbf.learned.static import STATIC_COSTS, StaticBuilder
 from dlbf.learned.strata import BINS, kinds_of, robust_weights
 from dlbf.learned.targets import Progress, Targets
 from dlbf.models import Model, no_model, train
 from dlbf.models.measuring import Quality
-from dlbf.theory import Plan, allocate, get_design, shares_from_scores
+from dlbf.theory import Plan, allocate, get_design, merge_shares, shares_from_scores
 from dlbf.theory.planner import AUTO_BASES
 from dlbf.typenames import Keys
 
@@ -174,7 +174,7 @@ def prepare(
     layout = Layout(edges, key_scores, model, total / len(key_list), spare, targets.headroom, sampled, targets.fpr)
     _even_out(arguments, layout)
     if len(edges):
-        arguments["query_shares"] = smoothed(arguments["key_shares"], arguments["query_shares"])
+        layout = _in_runs(arguments, layout)
     plan, alternatives = _choose_plan(layout, targets, arguments, compare)
     planned_shares = layout.planned_shares(plan) if targets.fpr is not None else None
     if model.kind != "none" and row.chooses_model and len(plan.regions) == 1:
@@ -269,6 +269,15 @@ def _even_out(arguments: Arguments, layout: Layout) -> None:
     weights = (1 - LEAST_COUNTED) * weights / weights.mean() + LEAST_COUNTED
     places = np.searchsorted(edges, scores, side="right")
     arguments["query_shares"] = np.bincount(places, weights, len(edges) + 1) / weights.sum()
+
+
+def _in_runs(arguments: Arguments, layout: Layout) -> Layout:
+    """Plan with smoothed shares, in as few bins as have all the cuts that can pay; the layout of those."""
+    keys = arguments["key_shares"]
+    queries = smoothed(keys, arguments["query_shares"])
+    cuts = runs(keys, queries)
+    arguments["key_shares"], arguments["query_shares"] = merge_shares(keys, cuts), merge_shares(queries, cuts)
+    return replace(layout, edges=layout.edges[[cut - 1 for cut in cuts]])
 
 
 def _choose_plan(

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from dlbf.learned.holding import standard_error
 from dlbf.learned.strata import Labels, excess
 
-__all__ = ["SIGMAS", "Sampled", "keep_promise", "smoothed", "upper_rate"]
+__all__ = ["SIGMAS", "Sampled", "keep_promise", "runs", "smoothed", "upper_rate"]
 
 T = TypeVar("T")
 
@@ -32,6 +32,8 @@ SIGMAS = 2.0
 # A rate is aimed at until the promise that follows is within this share of the target, in so many plans at most.
 AIM_GAP = 0.01
 AIM_STEPS = 6
+# Bins in which queries per key are the same are put together, but not more of the keys than one of so many.
+MOST_RUN = 64
 
 
 def smoothed(key_shares: npt.ArrayLike, query_shares: npt.ArrayLike) -> Floats:
@@ -58,6 +60,24 @@ def smoothed(key_shares: npt.ArrayLike, query_shares: npt.ArrayLike) -> Floats:
     within = np.where(own > 0, keys / np.where(own > 0, own, 1.0), 1 / np.repeat(sizes, sizes))
     result: Floats = seen * within
     return result
+
+
+def runs(key_shares: npt.ArrayLike, query_shares: npt.ArrayLike) -> list[int]:
+    """Where to cut shares that are ``smoothed`` into runs of bins within which nothing is gained by a cut.
+
+    Queries per key are the same within a run, so its parts would get the same filter.  There are some dozens of runs
+    where there were a thousand bins, and cuts are sought in a hundredth of the time.
+
+    Examples
+    --------
+    >>> runs([0.001, 0.001, 0.97, 0.028], [0.4, 0.4, 0.19, 0.01])
+    [2, 3]
+    """
+    keys, queries = np.asarray(key_shares, dtype=np.float64), np.asarray(query_shares, dtype=np.float64)
+    one, other = queries[1:] * keys[:-1], queries[:-1] * keys[1:]
+    pieces = np.floor(np.cumsum(keys) * MOST_RUN * (1 - 1e-9))
+    apart = (np.abs(one - other) > 1e-9 * np.maximum(one, other)) | (np.diff(pieces) > 0)
+    return [int(cut) for cut in np.flatnonzero(apart) + 1]
 
 
 def upper_rate(counts: npt.ArrayLike, rates: npt.ArrayLike, least_error: float = 0.0) -> float:

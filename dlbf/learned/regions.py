@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dlbf.filters.part import stuck_count
 from dlbf.learned.assembly import (
@@ -23,6 +24,7 @@ from dlbf.learned.composite import C, Composite, empty_like, open_part, parts_of
 __all__ = [
     "Deletability",
     "expected_rates",
+    "kept_rates",
     "predicted_deletability",
     "predicted_rates",
     "region_counts",
@@ -57,6 +59,20 @@ def predicted_rates(parts: Sequence[Part], key_counts: Sequence[int]) -> tuple[f
             else:
                 members[part.region] = part_fpr(part.kind, part.params, key_counts[part.region])
     return initial, members
+
+
+def kept_rates(parts: Sequence[Part], rates: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Chance in each region that a removed key still passes: 1 where no filter of the region can remove keys.
+
+    Examples
+    --------
+    >>> bloom, cuckoo = Part(MEMBER, 0, 1, 0, (64, 1, 0, 1)), Part(MEMBER, 1, 5, 0, (2, 24, 0))
+    >>> kept_rates([bloom, cuckoo], np.array([0.5, 0.1])).tolist()
+    [1.0, 0.1]
+    """
+    everywhere = any(part.role == INITIAL and part.row.deletable for part in parts)
+    able = {part.region for part in parts if part.role != INITIAL and part.row.deletable}
+    return np.where([everywhere or region in able for region in range(len(rates))], rates, 1.0)
 
 
 def _is_shared(parts: Sequence[Part]) -> bool:
@@ -129,8 +145,8 @@ def expected_rates(composite: Composite, n_keys: int) -> tuple[float, float]:
         return plan.fpr, plan.deletability
     initial, members = predicted_rates(parts, [math.ceil(region.key_share * n_keys) for region in plan.regions])
     passing = sum(region.query_share * rate for region, rate in zip(plan.regions, members, strict=True))
-    kept = sum(region.key_share * rate for region, rate in zip(plan.regions, members, strict=True))
-    return initial * passing, 1 - initial * kept
+    kept = kept_rates(parts, initial * np.array(members))
+    return initial * passing, 1 - float(np.array([region.key_share for region in plan.regions]) @ kept)
 
 
 def predicted_deletability(composite: Composite, deleted: list[bytes]) -> Deletability:
@@ -148,7 +164,7 @@ def predicted_deletability(composite: Composite, deleted: list[bytes]) -> Deleta
     def after(share: float) -> float:
         left = [max(0, n - round(share * int(out))) for n, out in zip(counts, gone, strict=True)]
         initial, members = predicted_rates(parts, left)
-        return 1 - float(weights @ (initial * np.array(members)))
+        return 1 - float(weights @ kept_rates(parts, initial * np.array(members)))
 
     # Simpson's rule over eight steps.
     values = [after(step / 8) for step in range(9)]

@@ -165,6 +165,11 @@ class Plan:
         return len(self.regions) > 1
 
     @property
+    def shared(self) -> bool:
+        """Do all regions share one array of cells, each with hashes of its own number?"""
+        return any(r.member.hashes is not None and r.member.marks is None for r in self.regions)
+
+    @property
     def keyed(self) -> bool:
         """Is a secret part of the design?"""
         return get_design(self.design).keyed
