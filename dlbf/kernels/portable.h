@@ -58,6 +58,19 @@ static inline uint64_t dlbf_parity64(uint64_t x) {
     return (0x6996u >> (x & 15)) & 1;
 }
 #endif
+/* The same where the processor can count ones: only the lowest bit of the result counts.  Portable builds for x86 may not
+ * take that for granted, and ask; the question is one comparison with a word in memory. */
+#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__)
+#define dlbf_counts_ones() __builtin_cpu_supports("popcnt")
+static inline uint64_t dlbf_counted_ones(uint64_t x) {
+    uint64_t n;
+    __asm__("popcntq %1, %0" : "=r"(n) : "r"(x) : "cc");
+    return n;
+}
+#else
+#define dlbf_counts_ones() 0
+#define dlbf_counted_ones(x) dlbf_parity64(x)
+#endif
 /* Zeros below the lowest one of x, which is not 0. */
 #if defined(__GNUC__) || defined(__clang__)
 #define dlbf_ctz64(x) ((int)__builtin_ctzll(x))

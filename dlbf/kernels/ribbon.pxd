@@ -26,7 +26,9 @@ payload.
 """
 
 from dlbf.kernels.core cimport FilterCore
-from dlbf.kernels.types cimport load32, load64, mulhi64, parity64, prefetch, uint8_t, uint32_t, uint64_t
+from dlbf.kernels.types cimport (
+    counted_ones, counts_ones, likely, load32, load64, mulhi64, parity64, prefetch, uint8_t, uint32_t, uint64_t,
+)
 
 cdef enum:
     # Rows at the end of a shard in which no window starts, and keys, on average, whose windows start at its first row.
@@ -98,26 +100,38 @@ cdef inline void ribbon_row(const Ribbon* g, const uint8_t* data, uint64_t h, Ri
     row.n_columns = g.n_columns + (block + 1 < g.n_wide)
 
 
-cdef inline uint64_t ribbon_sum(const RibbonRow* row, uint64_t column) noexcept nogil:
-    """What the key's row picks of a column, added up; only the lowest bit counts."""
-    return parity64(
-        (load64(row.first + 8 * column) & row.low) ^ (load64(row.second + 8 * column) & row.high)
-    ) ^ (row.fingerprint >> column)
+cdef inline uint64_t ribbon_picked(const RibbonRow* row, uint64_t column) noexcept nogil:
+    """What the key's row picks of a column, to be added up."""
+    return (load64(row.first + 8 * column) & row.low) ^ (load64(row.second + 8 * column) & row.high)
+
+
+cdef inline uint64_t ribbon_four(const RibbonRow* row, uint64_t column) noexcept nogil:
+    """Odd if one of four equations does not hold.  No branch depends on them: the processor could foresee none."""
+    cdef uint64_t asked = row.fingerprint >> column
+    if likely(counts_ones()):
+        return (
+            (counted_ones(ribbon_picked(row, column)) ^ asked)
+            | (counted_ones(ribbon_picked(row, column + 1)) ^ (asked >> 1))
+            | (counted_ones(ribbon_picked(row, column + 2)) ^ (asked >> 2))
+            | (counted_ones(ribbon_picked(row, column + 3)) ^ (asked >> 3))
+        )
+    return (
+        (parity64(ribbon_picked(row, column)) ^ asked)
+        | (parity64(ribbon_picked(row, column + 1)) ^ (asked >> 1))
+        | (parity64(ribbon_picked(row, column + 2)) ^ (asked >> 2))
+        | (parity64(ribbon_picked(row, column + 3)) ^ (asked >> 3))
+    )
 
 
 cdef inline bint ribbon_holds(const RibbonRow* row) noexcept nogil:
-    """Whether all equations hold.  Four at a time without a branch: the processor could foresee none of them."""
+    """Whether all equations hold."""
     cdef uint64_t column = 0, wrong = 0
     while column + 4 <= row.n_columns:
-        wrong = (
-            ribbon_sum(row, column) | ribbon_sum(row, column + 1) | ribbon_sum(row, column + 2)
-            | ribbon_sum(row, column + 3)
-        )
-        if wrong & 1:
+        if ribbon_four(row, column) & 1:
             return False
         column += 4
     while column < row.n_columns:
-        wrong |= ribbon_sum(row, column)
+        wrong |= parity64(ribbon_picked(row, column)) ^ (row.fingerprint >> column)
         column += 1
     return not wrong & 1
 

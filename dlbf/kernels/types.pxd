@@ -20,6 +20,8 @@ cdef extern from "portable.h" nogil:
     bint unlikely "dlbf_unlikely"(bint x) noexcept
     int popcount64 "dlbf_popcount64"(uint64_t x) noexcept
     uint64_t parity64 "dlbf_parity64"(uint64_t x) noexcept
+    bint counts_ones "dlbf_counts_ones"() noexcept
+    uint64_t counted_ones "dlbf_counted_ones"(uint64_t x) noexcept
     int ctz64 "dlbf_ctz64"(uint64_t x) noexcept
     int select64 "dlbf_select64"(uint64_t x, int r) noexcept
     uint64_t bswap64 "dlbf_bswap64"(uint64_t x) noexcept

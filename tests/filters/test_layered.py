@@ -161,6 +161,34 @@ def test_a_key_is_taken_out_of_the_table_that_has_it():
         assert filter.n_added == len(held)
 
 
+# Fingerprints of 5 to 29 bits: without a suffix, with suffixes that fill a word by four, and longer ones.
+@pytest.mark.parametrize("added_fpr", [0.99, 0.5, 0.1, 1e-3, 1e-4, 3e-5, 1e-5, 1e-6, 5e-7])
+def test_what_is_asked_of_all_tables_at_once_is_what_each_of_them_says(added_fpr):
+    base = dlbf.RibbonFilter.build(KEYS[:50], 0.01)
+    filter = LayeredFilter.over(base, 0.5, 400, added_fpr)
+    rng = random.Random(7)
+    present = set()
+    for i in range(1000):
+        key = b"added %d" % i
+        try:
+            filter.add(key)
+        except FilterFullError:
+            break  # so many look alike that a bucket is full of them
+        present.add(key)
+        if i % 3 == 0:
+            gone = rng.choice(sorted(present))
+            filter.remove(gone)
+            present.remove(gone)
+    filter.absent.clear()
+    tables = filter._counted_tables()
+    asked = [b"absent %d" % i for i in range(3000)] + sorted(present) + KEYS[:50]
+    said = [key in base or any(key in table for table in tables) for key in asked]
+    assert len(present) > 250 or added_fpr > 0.4
+    assert [key in filter for key in asked] == said
+    assert filter.contains_many(asked).tolist() == said
+    assert all(said[3000:])
+
+
 def test_tables_are_begun_as_they_fill_and_no_more_than_there_may_be():
     filter = LayeredFilter.over(dlbf.RibbonFilter.build([b"a"], 0.01), 0.01, 256, 0.001)
     assert filter.delta_bytes == 0
