@@ -16,6 +16,7 @@ import lmdb
 
 from dlbf.errors import FilterFullError, StoreError
 from dlbf.filters.base import Filter
+from dlbf.filters.layered import LayeredFilter
 from dlbf.kernels.changes import commit_change
 from dlbf.kernels.environment import Writing
 from dlbf.kernels.filelock import Busy
@@ -311,7 +312,7 @@ class Commits:
         if ledger.filter is None and ledger.full is not None:
             self._grow_full()
             return
-        if growth.builder is None and not ledger.needs_successor():
+        if growth.builder is None and not self._is_due():
             return
         with Held(self._build_lock, blocking=False) as taken:
             if not taken:
@@ -334,12 +335,22 @@ class Commits:
                 growth.builder = None  # it may have met a key, and not know that it has
                 raise
 
+    def _is_due(self) -> bool:
+        """Whether the next generation should be begun."""
+        ledger = self.ledger
+        if ledger.needs_successor():
+            return True
+        filter = ledger.filter
+        if not isinstance(filter, LayeredFilter):
+            return False
+        return layers.reads_pay(filter, *self.traffic.reads_of(ledger.generation), ledger.settings.info.fpr)
+
     def _next_builder(self) -> Builder[Txn] | None:
         """What makes the next generation, if that is still needed."""
         ledger, growth = self.ledger, self.growth
         growth.builder = None
         filter = ledger.filter
-        if filter is None or not ledger.needs_successor():
+        if filter is None or not self._is_due():
             return None
         # One that did not fit into the regions that its predecessor's keys suggested is made without a model.
         before = None if growth.misfit == ledger.generation else filter

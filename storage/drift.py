@@ -11,14 +11,12 @@ from dlbf.storage.figures import NO_MODEL
 from dlbf.storage.layout import BuildInfo
 from dlbf.storage.ledger import Ledger
 from dlbf.storage.lmdbtypes import Txn
-from dlbf.storage.observing import observed_rate
+from dlbf.storage.observing import TOLERATED, observed_rate
 from dlbf.storage.report import Drift
 from dlbf.storage.samples import DELETABILITY, LEAST_KEYS, LEAST_NEGATIVES, absent_now, sample_keys
 
 __all__ = ["drift"]
 
-# The rate may be so much above its target before that is a reason.
-TOLERATED = 1.1
 # A rebuild that would save less than this share of the bytes, or less than this number, is not worth while ...
 LEAST_SAVING = 0.25
 LEAST_SAVED_BYTES = 4096
@@ -66,7 +64,7 @@ def drift(commits: Commits, estimate: bool) -> Drift:
     if low > TOLERATED * target:
         reasons.append(
             f"false positives: {rate:.3%} of {traffic.absent:,} absent lookups (at least {low:.3%}); "
-            f"the target is {target:.3%}"
+            f"the target is {target:.3%}{_what_helps(filter)}"
         )
     pays = saving >= LEAST_SAVED_BYTES and saving >= LEAST_SAVING * now_bytes and n_keys
     if pays and (learns_now or n_keys <= (1 - LEAST_CHANGE) * _keys_then(ledger, build)):
@@ -97,6 +95,15 @@ def drift(commits: Commits, estimate: bool) -> Drift:
         churn_costs=churn.costs,
         churn_limit=churn.limit,
     )
+
+
+def _what_helps(filter: Filter | None) -> str:
+    """What brings the rate of a layered filter back."""
+    if not isinstance(filter, LayeredFilter):
+        return ""
+    if layers.has_to_fold(filter):
+        return f"; a new base without {filter.dead:,} deleted keys and with {filter.n_added:,} added ones will help"
+    return "; a new base alone would not help: rebuild() with absent keys like these to learn from (negatives=)"
 
 
 def has_model(filter: Filter | None) -> bool:

@@ -25,6 +25,7 @@ from dlbf.filters.ribbon_sizes import ribbon_bytes, ribbon_geometry
 from dlbf.kernels.hashing import hash64_many
 from dlbf.kernels.journal import OperationLog
 from dlbf.storage import generations
+from dlbf.storage.observing import TOLERATED, least_rate
 
 if TYPE_CHECKING:
     from dlbf.learned.composite import Composite
@@ -38,10 +39,12 @@ __all__ = [
     "Making",
     "Plan",
     "has_room",
+    "has_to_fold",
     "is_due",
     "limit_absent",
     "next_gathering",
     "quiet_changes",
+    "reads_pay",
     "rebuilt_bytes",
 ]
 
@@ -62,6 +65,12 @@ MOST_OVER = 1.5
 THREAD_KEYS = 1 << 16
 # Share of the base's keys that may have been deleted: each of them costs a read when it is asked for.
 DEAD_SHARE = 0.1
+# Keys that the making of a base passes in the time of one needless read: 0.3 us for each, against some 2 us at least.
+KEYS_PER_READ = 8
+# Share of the base's keys that must have been deleted, or added since, before a new base can better the rate much.
+LEAST_FOLDED = 0.01
+# Changes of single keys between two looks at that.
+MOST_QUIET = 1024
 # Share of the keys that is deleted between two bases, and asked for again, above which tables that delete in place are
 # the better choice: to remember them exactly costs more than the 2.2 bits per key that such tables cost.
 BREAK_EVEN = 0.013
@@ -308,8 +317,25 @@ def is_due(filter: LayeredFilter) -> bool:
 
 
 def quiet_changes(filter: LayeredFilter) -> int:
-    """How many changes of one key may follow before that."""
-    return max(0, min(_most_added(filter) - filter.n_added, _most_dead(filter) - filter.dead))
+    """How many changes of one key may follow before that, or before what is read should be looked at."""
+    return max(0, min(_most_added(filter) - filter.n_added, _most_dead(filter) - filter.dead, MOST_QUIET))
+
+
+def has_to_fold(filter: LayeredFilter) -> bool:
+    """Whether so many keys of the base are gone, or were added since, that a new base would let fewer pass."""
+    return filter.dead + filter.n_added >= max(1, LEAST_FOLDED * filter.base_keys)
+
+
+def reads_pay(filter: LayeredFilter, n_absent: int, n_needless: int, fpr: float) -> bool:
+    """Whether needless reads make the next base due, long before its tables are full or many of its keys are gone.
+
+    Three things must be so.  The rate is surely above the target.  A new base has something to fold in, for nothing
+    else of it would differ.  And what was read beyond the target has cost as much as a new base costs: so, whoever asks
+    for what, making bases never costs more than the reads there were, and none follows another at once.
+    """
+    if KEYS_PER_READ * (n_needless - fpr * n_absent) < len(filter) or not has_to_fold(filter):
+        return False
+    return least_rate(n_absent, n_needless) > TOLERATED * fpr
 
 
 def has_room(filter: LayeredFilter, operations: OperationLog) -> bool:

@@ -5,7 +5,10 @@ from dataclasses import replace
 
 from dlbf.storage.layout import TrafficRecord
 
-__all__ = ["observe", "observed_rate"]
+__all__ = ["TOLERATED", "least_rate", "observe", "observed_rate"]
+
+# The rate may be so much above its target before that is a reason to do something.
+TOLERATED = 1.1
 
 # Absent lookups that the observed rate is taken over: when there are more, older ones lose half of their weight.
 WINDOW = 1_000_000
@@ -29,7 +32,14 @@ def observed_rate(traffic: TrafficRecord) -> tuple[float, float]:
     n = traffic.absent
     if not n:
         return math.nan, 0.0
-    rate, z2 = traffic.false_positives / n, Z_LOW**2
+    return traffic.false_positives / n, least_rate(n, traffic.false_positives)
+
+
+def least_rate(n: int, false_positives: int) -> float:
+    """The least that the rate could truly be where so many of ``n`` absent lookups passed (Wilson)."""
+    if not n:
+        return 0.0
+    rate, z2 = false_positives / n, Z_LOW**2
     centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = Z_LOW * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-    return rate, max(0.0, centre - half)
+    return max(0.0, centre - half)

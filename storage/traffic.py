@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import lmdb
 
@@ -21,7 +22,7 @@ from dlbf.storage.lmdblog import LmdbLog
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.observing import observe
 
-__all__ = ["Traffic"]
+__all__ = ["Reads", "Traffic"]
 
 log = logging.getLogger("dlbf.storage")
 
@@ -39,6 +40,13 @@ class Reported:
     filtered: int = 0
     false_positives: int = 0
     generation: int = 0
+
+
+class Reads(NamedTuple):
+    """Lookups of absent keys, and how many of them went to the data."""
+
+    absent: int
+    needless: int
 
 
 class Traffic(TrafficCore):
@@ -62,6 +70,8 @@ class Traffic(TrafficCore):
         self._flusher: threading.Thread | None = None
         self._flushed_at = time.monotonic()
         self._reported = Reported()
+        self._began = Reported()  # what was counted when the generation began to answer
+        self._written = TrafficRecord()  # what the last report has left
 
     def start(self, txn: Txn, log: LmdbLog) -> None:
         """Begin to draw absent keys, as rarely as the sample there is asks for."""
@@ -75,6 +85,19 @@ class Traffic(TrafficCore):
         """Another filter answers from now on: count its lookups from here."""
         if self._reported.generation != generation:
             self._reported = Reported(self.n_filtered, self.n_false_positives, generation)
+        if self._began.generation != generation:
+            self._began = Reported(self.n_filtered, self.n_false_positives, generation)
+
+    def reads_of(self, generation: int) -> Reads:
+        """What a generation's filter was asked for: by this process, or by all up to its last report."""
+        began, written = self._began, self._written
+        if began.generation != generation:
+            return Reads(0, 0)
+        needless = self.n_false_positives - began.false_positives
+        own = Reads(self.n_filtered - began.filtered + needless, needless)
+        if written.generation != generation or written.false_positives <= needless:
+            return own
+        return Reads(written.absent, written.false_positives)
 
     def observed(self, record: TrafficRecord, generation: int) -> TrafficRecord:
         """The traffic record with what this process has not reported yet."""
@@ -95,6 +118,7 @@ class Traffic(TrafficCore):
             drawn = list(dict.fromkeys(self.take_samples()))
             self._draw_every(misses.write_misses(txn, log.dbs, drawn, every, self.limit, record.scale))
         log.write_traffic(txn, record)
+        self._written = record
 
     # --- samples
 

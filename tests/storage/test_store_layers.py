@@ -17,6 +17,7 @@ from dlbf.filters.layered import LayeredFilter
 from dlbf.filters.tables import CuckooFilter
 from dlbf.kernels.ledger import ABSENT, MAYBE
 from dlbf.storage import Store, generations, layers
+from dlbf.storage.layout import TrafficRecord
 from dlbf.storage.ledger import Ledger
 
 # So few keys that rebuilds, growth and shrinking happen all the time.
@@ -454,6 +455,65 @@ def test_deleting_many_keys_makes_a_new_base_and_then_a_table(path):
         assert isinstance(store.ledger.filter, CuckooFilter)
         assert all(b"%d" % i in store for i in range(11_900, 12_000))
         assert store.verify().ok
+
+
+def asked_often(store, n_absent, n_needless):
+    """As if so many absent keys had been asked for, of which some were read."""
+    store.traffic.count(n_absent, n_absent - n_needless, n_needless)
+
+
+def test_needless_reads_that_cost_more_than_a_base_make_it_due_once(path):
+    with filled(path, 20_000, fpr=0.01) as store:
+        with store.write() as txn:
+            for i in range(300):
+                txn.delete(b"k%d" % i)
+        generation = store.stats().generation
+        asked_often(store, 50_000, 2900)  # 5.8 %, and 2,400 reads too many: a base costs as much as 2,462
+        store[b"k1000"] = b"w"
+        assert store.stats().generation == generation
+        assert "a new base without 300 deleted keys" in store.drift().reasons[0]
+        asked_often(store, 1000, 100)
+        for i in range(2000, 2000 + 2 * layers.MOST_QUIET):  # a few of them look
+            store[b"k%d" % i] = b"w"
+        after = store.stats()
+        assert after.generation > generation
+        assert (after.layers.dead_keys, after.layers.added_keys) == (0, 0)
+        # The new one counts from nothing, and has nothing to fold in.
+        asked_often(store, 100_000, 50_000)
+        for i in range(60):  # enough steps for a base
+            store.update({b"k%d" % j: b"%d" % i for j in range(2000, 2010)})
+        assert store.stats().generation == after.generation
+        assert "would not help" in store.drift().reasons[0]
+        assert store.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("n_absent", "n_needless", "dead", "is_due"),
+    [
+        (10_000, 1500, 200, True),
+        (10_000, 1300, 200, False),  # 1,200 too many: a base costs as much as 1,225
+        (10_000, 1500, 99, False),  # too little to fold in
+        (200_000, 3300, 200, True),
+        (10_000_000, 101_500, 200, False),  # 1.5 % above the target, within what is tolerated
+    ],
+)
+def test_rule_for_needless_reads(path, n_absent, n_needless, dead, is_due):
+    with filled(path, 10_000, fpr=0.01) as store:
+        filter = store.ledger.filter.copy()
+        for i in range(dead):
+            filter.remove(b"k%d" % i)
+        assert layers.reads_pay(filter, n_absent, n_needless, 0.01) == is_due
+
+
+def test_reads_of_other_processes_count_as_far_as_they_are_known(path, monkeypatch):
+    with filled(path, 1000, fpr=0.01) as store:
+        generation = store.ledger.generation
+        asked_often(store, 100, 10)
+        assert store.traffic.reads_of(generation) == (100, 10)
+        monkeypatch.setattr(peek.log(store), "read_traffic", lambda txn: TrafficRecord(generation, 50_000, 5000))
+        peek.commits(store).flush()
+        assert store.traffic.reads_of(generation) == (50_100, 5010)
+        assert store.traffic.reads_of(generation + 1) == (0, 0)
 
 
 def test_one_transaction_that_deletes_many_keys_brings_its_base(path):
