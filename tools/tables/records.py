@@ -46,7 +46,8 @@ class Section:
 SECTIONS = {
     "filters": Section(("filters",), made_keys=True),
     "models": Section(("models",)),
-    "learned": Section(("learned", "--only", "sizes", "--only", "queries", "--only", "fit")),
+    "learned": Section(("learned", "--only", "sizes")),
+    "learned-times": Section(("learned", "--only", "queries", "--only", "fit")),
     "designs": Section(("learned", "--keys", "20000", "--only", "designs"), made_keys=True),
     "store": Section(("store",)),
     "attacks": Section(("adversary", "--only", "attacks", "--only", "store")),
