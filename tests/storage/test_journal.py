@@ -16,11 +16,6 @@ from dlbf.storage.lmdblog import LmdbLog
 from dlbf.storage.longkeys import Databases
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
-
-
 def open_store(path, **options):
     return Store(path, **{"sync": "none", **options})
 

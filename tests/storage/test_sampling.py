@@ -9,11 +9,6 @@ from support import peek
 from dlbf.storage import Store, misses, traffic
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
-
-
 def open_store(path, **options):
     return Store(path, **{"sync": "none", **options})
 

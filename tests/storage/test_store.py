@@ -28,11 +28,6 @@ from dlbf.storage import Guard, Store, generations, layout, ledger, steps
 from dlbf.storage.longkeys import prefix_end
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
-
-
 def open_store(path, **options):
     return Store(path, **{"sync": "none", **options})
 

@@ -24,11 +24,6 @@ OURS = ("filter", "journal", "meta", "model", "misses")
 EVERYTHING = (*OURS, "tail")
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
-
-
 def open_store(path, **options):
     return Store(path, **{"sync": "none", **options})
 

@@ -4,21 +4,12 @@ import numpy as np
 import pytest
 from support import peek
 from support.learned_common import small_model
+from support.learnt_urls import ABSENT, FRESH, KEYS, N_KEYS
 
-from dlbf.datasets import listed_urls, ordinary_urls
+from dlbf.datasets import listed_urls
 from dlbf.learned.promises import upper_rate
 from dlbf.learned.static import can_be_static, static_bytes, static_cap, static_rates
 from dlbf.storage import Store, generations, layers
-
-N_KEYS = 15_000
-KEYS = list(listed_urls(N_KEYS, seed=3))
-ABSENT = list(ordinary_urls(12_000, seed=3))
-FRESH = list(ordinary_urls(40_000, seed=11))
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
 
 
 def learned(path, **options):

@@ -2,16 +2,9 @@
 
 import random
 
-import pytest
-
 from dlbf.storage import Store
 
 MEGABYTE = 1_000_000
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
 
 
 def test_key_of_a_megabyte_is_met_by_everything_that_walks_over_the_keys(path):

@@ -18,11 +18,6 @@ from dlbf.storage import Store
 context = multiprocessing.get_context("fork")
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
-
-
 def in_child(function, *arguments):
     """Run a function in a forked process; it fails the test if it raises."""
     process = context.Process(target=_quietly, args=(function, arguments))

@@ -28,11 +28,6 @@ from dlbf.storage import store as store_module
 from dlbf.storage.environment import BEGIN_ERRORS
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
-
-
 def open_store(path, **options):
     return Store(path, **{"sync": "none", **options})
 
