@@ -29,6 +29,8 @@ class Layers:
         Keys that are known to be absent.
     shared : bool
         Whether the base is in memory that all processes which have the store open use together.
+    absent_limit_bytes : int
+        What the keys known to be absent may take at most, in each process.
 
     Examples
     --------
@@ -50,6 +52,7 @@ class Layers:
     dead_keys: int
     absent_keys: int
     shared: bool = False
+    absent_limit_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -78,4 +78,5 @@ def layers_of(filter: LayeredFilter, shared: bool) -> Layers:
         dead_keys=filter.dead,
         absent_keys=len(filter.absent),
         shared=shared,
+        absent_limit_bytes=filter.absent.limit_bytes,
     )

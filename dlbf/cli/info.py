@@ -120,6 +120,10 @@ def _rows(
             rows.append(("", _bits(stats)))
         if stats.layers is not None:
             rows.append(("", _layers(stats.layers)))
+            most = _bytes(stats.layers.absent_limit_bytes)
+            rows.append(
+                ("", f"each process remembers up to {most} of absent keys; its stats() counts what that spares")
+            )
         if plan is not None:
             rows.append(("", f"planned: FPR {plan.fpr:.3%}, deletability {plan.deletability:.3f}"))
     seen = "no absent lookups seen yet"

@@ -92,11 +92,6 @@ cdef class TrafficCore:
                 self._keep(keys[at - 1])
         self.sample_in -= n_keys - at
 
-    def add_samples(self, list keys):
-        """Keys that were drawn elsewhere."""
-        for key in keys:
-            self._keep(key)
-
     def thin_samples(self, double share):
         """Keep each of the samples with this probability."""
         cdef uint64_t below = <uint64_t>(share * 9007199254740992.0)

@@ -607,6 +607,7 @@ def test_report_of_a_store_takes_its_keys_and_what_it_was_asked_for_in_vain(tmp_
     assert figures["recommendation"]["lost_keys"] == 0
     check_page(page := out.read_text("utf-8"), figures)
     assert f"dlbf rebuild {path} --fpr 0.05 --deletability 0.9</pre>" in page
+    assert "It keeps its keys in layers" in page
     assert "dlbf fit" not in page
     # The store is as it was, and the report's own lookups are no traffic.
     with Store(path, readonly=True) as store:

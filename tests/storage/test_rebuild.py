@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from support import peek
 from support.learned_common import small_model
+from support.learnt_urls import ABSENT, FRESH, KEYS, N_KEYS
 from support.samples import SECRET
 
 from dlbf import models
@@ -34,15 +35,6 @@ from dlbf.storage.traffic import Traffic
 from dlbf.theory import DESIGNS
 
 context = multiprocessing.get_context("fork")
-N_KEYS = 15_000
-KEYS = list(listed_urls(N_KEYS, seed=3))
-ABSENT = list(ordinary_urls(12_000, seed=3))
-FRESH = list(ordinary_urls(20_000, seed=11))
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
 
 
 def open_store(path, **options):
@@ -498,7 +490,7 @@ def test_misses_that_cannot_be_written_are_thinned_not_tried_at_once_again(path,
     view = open_store(path).snapshot()  # nobody is left who could write them
     monkeypatch.setattr(view._traffic, "_flushed_at", -1e9)
     for i in range(64 * 64):
-        view._traffic.add_samples([b"%d" % i])
+        view._traffic.draw_many([b"%d" % i] * 64, ())  # one in 32 is drawn, so one of these at least
         assert view._traffic.end_flushing(60)
     assert len(tried) == 1
     assert view._traffic.n_samples < 2 * 64
@@ -1066,6 +1058,8 @@ def test_sizes_per_key_are_shown_where_they_mean_something(path):
     assert "rebuild     not due\n" in out
     full = 8 * stats.filter_bytes / stats.capacity
     assert f"{stats.bits_per_key:.2f} bits per key, {full:.2f} when full\n" in out
+    assert "of them gone; 0 of" in out
+    assert "each process remembers up to 64.0 KiB of absent keys" in out
 
 
 def test_commands_rebuild_info_and_verify(path, tmp_path):

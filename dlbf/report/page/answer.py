@@ -150,6 +150,11 @@ def _rebuild_a_store(page: Page) -> str:
     return (
         f"<pre>{escape(command)}</pre><p>gives the store such a filter while it "
         "serves; reads and writes go on. If the best filter has changed by then, it takes that one.</p>"
+        "<p>A store of 4,096 keys or more that deletes little need not forget in place. It keeps its keys in layers: "
+        "a filter that does not change, small tables of what was added since, and a short list of keys that it looked "
+        "for and did not find, so that a false alarm costs one look and not one for every request. That takes some two "
+        "bits per key less than the filter of this page. Add <code>--dry-run</code> to see which it would be, and "
+        "why.</p>"
     )
 
 
