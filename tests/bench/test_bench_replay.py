@@ -10,7 +10,8 @@ pytest.importorskip("click")
 pytest.importorskip("rich")
 from click.testing import CliRunner
 
-from dlbf.bench.replay import Change, made_trace, read_trace, replay
+from dlbf.bench.histories import Change, made_trace, read_trace
+from dlbf.bench.replay import Row, replay, worst_stretch
 from dlbf.cli import build
 from dlbf.datasets import ordinary_urls
 from dlbf.storage import Store
@@ -60,6 +61,63 @@ def test_replay_counts_what_happens(tmp_path):
     assert (figures.insertions, figures.deletions, figures.reinsertions) == (5, 2, 1)
     assert (figures.most_live_keys, figures.live_keys_at_end, figures.absent_lookups) == (3, 3, 6000)
     assert [row.live for row in result.rows] == [3, 2, 3]
+
+
+def row(n_unseen, n_passing):
+    return Row("", 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, "filtering", "cuckoo", "", 0.0, n_unseen, n_passing)
+
+
+def test_worst_stretch_is_that_of_batches_in_a_row():
+    rows = [row(100, n) for n in (0, 0, 9, 0, 5, 5, 0, 0)]
+    assert worst_stretch(rows, 1) == 0.09
+    assert worst_stretch(rows, 2) == 0.05
+    assert worst_stretch(rows, 3) == pytest.approx(14 / 300)
+    assert worst_stretch(rows, 100) == pytest.approx(19 / 800)
+    assert worst_stretch([row(0, 0)] * 3, 2) != worst_stretch([row(0, 0)] * 3, 2)  # NaN: nothing was asked
+    assert worst_stretch([], 5) != worst_stretch([], 5)
+
+
+def test_replay_counts_needless_reads_by_cause_and_keeps_keys_unseen(tmp_path, monkeypatch):
+    keys = [b"key %d" % i for i in range(6000)]
+    changes = [Change("1", [], keys), Change("2", keys[:40], []), Change("3", [], [])]
+    asked = set()
+
+    class Watched(Store):
+        def get_many(self, keys, default=None):
+            asked.update(keys)
+            return super().get_many(keys, default)
+
+        def get(self, key, default=None):
+            asked.add(key)
+            return super().get(key, default)
+
+    monkeypatch.setattr("dlbf.storage.Store", Watched)
+    result = replay(tmp_path / "s", changes, ABSENT, n_queries=15_000, design="layers", model="none")
+    assert result.ok, result.problems
+    assert {each.design for each in result.rows} == {"layers"}
+    # A deleted key still passes the base.  The first time it costs a read, unless the commit remembered it.
+    first, second, third = result.rows
+    assert second.removed_passing == second.deleted <= 40
+    assert first.ordinary == first.false_positives
+    assert first.ordinary > 50  # 15,000 questions at 1 %
+    # Keys in turn: the third batch asks for ones that were found out before.
+    assert third.remembered > 0
+    unseen = set(ABSENT[: len(ABSENT) // 3])
+    assert asked.isdisjoint(unseen)
+    assert [each.unseen for each in result.rows] == [len(unseen)] * 3
+    figures = result.summary()
+    assert figures.needless_reads["ordinary"] == sum(each.ordinary for each in result.rows)
+    assert figures.needless_reads["remembered"] >= third.remembered
+    assert result.bars("layers")[0].found == 0
+    assert figures.fpr_unseen == pytest.approx(0.01, abs=0.004)  # 20,000 questions, 200 expected: 5.6 deviations
+
+
+def test_replay_of_a_filter_that_lets_too_much_pass_misses_its_bar(tmp_path):
+    changes = [Change("1", [], [b"key %d" % i for i in range(2000)])]
+    result = replay(tmp_path / "s", changes, ABSENT, fpr=0.05, n_queries=100, rebuild=False)
+    assert result.bars("cuckoo")[2].met
+    result.fpr_target = 0.01
+    assert not result.bars("cuckoo")[2].met
 
 
 class Forgetful(Store):
@@ -139,6 +197,17 @@ def test_bench_replay_of_two_designs_has_a_line_for_each(tmp_path, monkeypatch):
     # matplotlib draws text as shapes, and says in a comment what they are.
     for label in ("cuckoo", "auto", "auto: 0 rebuilds", "answered by: cuckoo"):
         assert f"<!-- {label} -->" in drawn
+
+
+def test_bench_replay_of_two_models_has_a_store_for_each(monkeypatch):
+    monkeypatch.delenv("DLBF_DATA", raising=False)
+    arguments = ["bench", "replay", "--batches", "4", "--keys", "1000", "--design", "layers", "--design", "tables"]
+    done = CliRunner().invoke(build(), [*arguments, "--model", "ngram", "--model", "none", "--no-rebuild", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    names = ["layers, ngram", "tables, ngram", "layers, no model", "tables, no model"]
+    assert list(told["designs"]) == names
+    assert [bar["store"] for bar in told["bars"]] == [name for name in names for _ in range(3)]
 
 
 def test_bench_replay_prints_a_summary(monkeypatch):

@@ -2,7 +2,7 @@
 
 import dlbf
 from dlbf.filters.ribbon_sizes import ribbon_bytes, ribbon_geometry
-from tools.tables.cells import Grid, Record, Table, number, percent, ratio
+from tools.tables.cells import Grid, Record, Table, met, number, percent, ratio
 
 __all__ = ["TABLES"]
 
@@ -155,6 +155,33 @@ def _learned_fit(record: Record) -> Grid:
     return (heading, "seconds", "to scikit-learn"), rows
 
 
+def _learned_peers(record: Record) -> Grid:
+    rows = []
+    for row in record["rows"]:
+        title = f"{100 * row['fpr_target']:g} %, {row['name']}"
+        if row["error"]:
+            rows.append([title, row["code"], *["-"] * 7, row["error"]])
+            continue
+        rows.append(
+            [
+                title, row["code"], f"{row['bits_per_key']:.2f}",
+                f"{percent(row['fpr_planned'], 3)} / {percent(row['fpr'], 3)}", number(row["over_planned"], 2),
+                number(row["over_target"], 2), f"{number(row['query_ns'])} / {number(row['batch_ns'])}",
+                number(row["build_seconds"], 1), "yes" if row["deletable"] else "no", ", ".join(row["cannot"]) or "-",
+            ]
+        )  # fmt: skip
+    headings = (
+        "target, filter", "code", "bits per key", "planned / measured", "measured to planned", "to the target",
+        "ns, alone / in a batch", "build, s", "deletes", "cannot",
+    )  # fmt: skip
+    return headings, rows
+
+
+def _clbf(record: Record) -> Grid:
+    rows = [[row["what"], f"{row['found']:.3f}", f"{row['at_most']:.3f}", met(row)] for row in record["bars"]]
+    return ("CLBF's claim beside PLBF, asked of ours", "found", "at most", ""), rows
+
+
 def _designs(record: Record) -> Grid:
     def pair(row: Record, name: str) -> str:
         return "-" if row[name] is None else f"{row[name]:.5f} ({row[f'{name}_planned']:.5f})"
@@ -210,6 +237,8 @@ TABLES = {
     "learned-sizes": Table("learned", _learned_sizes),
     "learned-speed": Table("learned-times", _learned_speed),
     "learned-fit": Table("learned-times", _learned_fit),
+    "learned-peers": Table("learned-peers", _learned_peers),
+    "clbf": Table("learned-peers", _clbf),
     "designs": Table("designs", _designs),
     "models-worth": Table("models", _models_worth),
     "models-time": Table("models", _models_time),

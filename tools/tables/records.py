@@ -48,13 +48,20 @@ SECTIONS = {
     "models": Section(("models",)),
     "learned": Section(("learned", "--only", "sizes")),
     "learned-times": Section(("learned", "--only", "queries", "--only", "fit")),
+    "learned-peers": Section(("learned", "--peers")),
     "designs": Section(("learned", "--keys", "20000", "--only", "designs"), made_keys=True),
     "store": Section(("store",)),
     "attacks": Section(("adversary", "--only", "attacks", "--only", "store")),
     "games": Section(("adversary", "--only", "games", "--keys", "50000")),
     "bounds": Section(("adversary", "--only", "price", "--only", "hybrid", "--only", "cost", "--keys", "100000")),
     "guard": Section(("guard", "--keys", "100000", "--queries", "5000"), made_keys=True),
-    "replay": Section(("replay", "--plot", "docs/img/replay.png"), dropped=("rows",)),
+    "replay": Section(
+        tuple(
+            "replay --design auto --design layers --design tables --model ngram --model none "
+            "--plot docs/img/replay.png".split()
+        ),
+        dropped=("rows",),
+    ),
     "layers": Section(("layers", "--only", "sizes", "--only", "life", "--only", "growing")),
     "stress": Section(("stress",)),
     "poison": Section(("poison",), made_keys=True),

@@ -128,8 +128,8 @@ def _counts(*names: str) -> Callable[[Record], str]:
 
 
 def _chosen(record: Record) -> str:
-    """How many batches each kind of filter answered; older records do not say."""
-    return ", ".join(f"{name} {n:,}" for name, n in record.get("batches_by_design", {}).items()) or "-"
+    """How many batches each kind of filter answered."""
+    return ", ".join(f"{name} {n:,}" for name, n in record["batches_by_design"].items())
 
 
 REPLAY_ROWS: dict[str, Callable[[Record], str]] = {
@@ -138,10 +138,18 @@ REPLAY_ROWS: dict[str, Callable[[Record], str]] = {
     "keys missed": _counts("missed_keys"),
     "rate, all / worst batch": lambda one: f"{percent(one['fpr_overall'])} / {percent(one['fpr_worst_batch'])}",
     "batches above 1.5 times the target": _counts("batches_above_bar"),
+    "rate of keys it never met, all / worst ten batches": lambda one: (
+        f"{percent(one['fpr_unseen'])} / {percent(one['fpr_unseen_worst'])}"
+    ),
+    "needless reads: ordinary / deleted / repeated": lambda one: " / ".join(
+        f"{one['needless_reads'][cause]:,}" for cause in ("ordinary", "deleted", "repeated")
+    ),
+    "spared by what is remembered": lambda one: f"{one['needless_reads']['remembered']:,}",
     "rebuilds": _counts("rebuilds"),
     "bits per live key, mean / at the end": lambda one: (
         f"{one['bits_per_live_key']:.1f} / {one['bits_per_live_key_at_end']:.1f}"
     ),
+    "of the mean, for keys that are remembered": lambda one: number(one["bits_remembered"], 1),
     "batches answered by": _chosen,
 }
 
@@ -150,6 +158,13 @@ def _replay(record: Record) -> Grid:
     designs = record["designs"]
     rows = [[title, *map(cell, designs.values())] for title, cell in REPLAY_ROWS.items()]
     return ("replay", *(f"`{name}`" for name in designs)), rows
+
+
+def _replay_bars(record: Record) -> Grid:
+    rows = [
+        [row["store"], row["what"], f"{row['found']:,.2f}", f"{row['at_most']:g}", met(row)] for row in record["bars"]
+    ]
+    return ("store", "what", "found", "at most", ""), rows
 
 
 def _layers(record: Record) -> Grid:
@@ -181,6 +196,7 @@ TABLES = {
     "guard-rocksdb": Table("guard", _guard_rocksdb),
     "guard-costs": Table("guard", _guard_costs),
     "replay": Table("replay", _replay),
+    "replay-bars": Table("replay", _replay_bars),
     "store-engines": Table("store", _store_engines),
     "store-warm": Table("store", _store("warm")),
     "store-cold": Table("store", _store("cold")),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dlbf.bench.timing import machine
-from dlbf.cli.bench.options import counted
+from dlbf.cli.bench.learned_peers import write_peers
+from dlbf.cli.bench.options import RATE, counted
 from dlbf.cli.bench.output import number, ratio, table, wide_console, write_json, write_machine
 from dlbf.cli.console import terminal
 
@@ -22,18 +23,32 @@ SECTIONS = ("designs", "sizes", "queries", "fit")
 
 @click.command("learned")
 @click.option("--data", type=click.Path(exists=True, file_okay=False), help="Folder of real URL sets (or DLBF_DATA).")
-@counted("--keys", "n_keys", default=100_000, least=1000, help="Keys to make when there is no folder.")
+@counted("--keys", "n_keys", default=100_000, least=1000, help="Keys to make when there is no folder; keys of --peers.")
 @click.option("--bits-per-key", default=16.0, show_default=True, help="Budget of every design.")
 @counted("--rounds", default=60, help="Short turns of the timing; the best counts.")
 @click.option("--model", "kind", default="auto", show_default=True, help="Model for the sizes.")
 @click.option("--only", type=click.Choice(SECTIONS), multiple=True, help="Only these sections.")
+@click.option("--peers", is_flag=True, help="Only the published learned filters beside ours, with one model for all.")
+@click.option(
+    "--target", "targets", type=RATE, multiple=True, default=(0.01, 0.001), show_default=True, help="Rates of --peers."
+)
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw bits against deletability.")
 @click.option("--json", "as_json", is_flag=True, help="Figures for a machine, on standard output.")
 def command(
-    data: str | None, n_keys: int, bits_per_key: float, rounds: int, kind: str, only: tuple[str, ...],
-    picture: Path | None, as_json: bool,
+    data: str | None, n_keys: int, bits_per_key: float, rounds: int, kind: str, only: tuple[str, ...], peers: bool,
+    targets: tuple[float, ...], picture: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Learned filters: every design, the sizes of auto, queries and fitting beside peers."""
+    """Learned filters: every design, the sizes of auto, queries and fitting beside peers.
+
+    \b
+    dlbf bench learned --only designs
+    dlbf bench learned --peers --keys 20000 --target 0.01
+    """
+    if peers:
+        if only or picture is not None:
+            raise click.UsageError("--peers is a section of its own: leave out --only and --picture")
+        write_peers(data, n_keys, targets, kind, rounds, as_json)
+        return
     from dlbf.bench import learned as section
     from dlbf.bench.data import data_folder, data_words, hard_split, random_split, read_urls
 
