@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dlbf import models
 from dlbf.filters.layered import LayeredFilter
+from dlbf.learned import layouts
 from dlbf.storage import Store, generations, layers, ledger, rebuild, sharing, steps
 
 N_KEYS = 1500
@@ -41,6 +42,7 @@ def learn(store):
 def learn_layers(store):
     """Rebuild with layers, and a model in the base."""
     store.rebuild(NEGATIVES, "layers", model=small_model(), fpr=0.05)
+    assert store.stats().model == "ngram" or not len(store)
 
 
 def make_everything_happen_often(patch=setattr):
@@ -55,6 +57,7 @@ def make_everything_happen_often(patch=setattr):
     patch(layers, "THREAD_KEYS", 400)
     patch(layers, "BREAK_EVEN", 1e9)
     patch(layers.Plan, "base_bytes", lambda plan, n_keys: n_keys if plan.pattern is None else n_keys // 2)
+    patch(layouts, "MIN_SAVING", -1e9)
     patch(sharing, "LEAST_BYTES", 1)
     small_model()
 

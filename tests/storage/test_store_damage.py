@@ -18,7 +18,8 @@ from support import peek
 
 from dlbf import models
 from dlbf.errors import StoreError
-from dlbf.storage import Store, layout
+from dlbf.learned import layouts
+from dlbf.storage import Store, layers, layout, rebuild
 
 OURS = ("filter", "journal", "meta", "model", "misses")
 EVERYTHING = (*OURS, "tail")
@@ -36,14 +37,31 @@ def small_model():
     return models.train([b"key %d" % i for i in range(300)], NEGATIVES, max_bytes=64, epochs=2, progress=False)
 
 
-def filled(path, n_keys=300):
-    """A closed store with a learned filter, a checkpoint, a journal behind it, misses, and a long key; its contents."""
+def learn_layers(store):
+    """So few keys are not worth a model: have one priced as if they were."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers.Plan, "base_bytes", lambda plan, n_keys: n_keys if plan.pattern is None else n_keys // 2)
+        patch.setattr(layouts, "MIN_SAVING", -1e9)
+        patch.setattr(rebuild, "LEAST_KEYS", 1)
+        store.rebuild(NEGATIVES, "layers", model=small_model(), fpr=0.05)
+
+
+# A design that is named is taken even where it does not pay.
+FILTERS = {
+    "learned tables": lambda store: store.rebuild(NEGATIVES, "lbf-2cbf", model=small_model(), fpr=0.05),
+    "layers": lambda store: store.rebuild(design="layers", model=None),
+    "learned layers": learn_layers,
+}
+
+
+def filled(path, n_keys=300, filter="learned tables"):
+    """A closed store with a checkpoint, a journal behind it, misses, and a long key; its contents."""
     model = {b"key %d" % i: b"value %d" % i for i in range(n_keys)} | {b"long" * 200: b"x"}
     store = open_store(path)
     store.update(model)
-    # A design that is named is taken even where it does not pay.
-    store.rebuild(NEGATIVES, "lbf-2cbf", model=small_model(), fpr=0.05)
-    assert store.stats().model == "ngram"
+    FILTERS[filter](store)
+    assert store.stats().model == ("ngram" if "learned" in filter else "none")
+    assert (store.stats().layers is not None) == ("layers" in filter)
     store.traffic.sample(8.0, 10**6, 1)
     store.get_many([b"missed %d" % i for i in range(400)])
     store.checkpoint()
@@ -111,10 +129,14 @@ def test_undamaged_store_verifies(path):
         assert store.verify().keys == len(model)
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
-def test_flipped_bit_is_never_a_missed_key_and_always_noticed(path, name, caplog):
+@pytest.mark.parametrize(
+    ("name", "filter"),
+    [(name, "learned tables") for name in EVERYTHING]
+    + [(name, filter) for name in ("filter", "journal") for filter in ("layers", "learned layers")],
+)
+def test_flipped_bit_is_never_a_missed_key_and_always_noticed(path, name, filter, caplog):
     caplog.set_level(logging.CRITICAL, "dlbf.storage")
-    model = filled(path)
+    model = filled(path, filter=filter)
     found = [(f"{db} {what}", offset, size) for db, what, offset, size in places(path) if db == name]
     bits = [(what, offset + i // 8, i % 8) for what, offset, size in found for i in range(8 * size)]
     assert len(bits) > 1000
@@ -129,10 +151,11 @@ def test_flipped_bit_is_never_a_missed_key_and_always_noticed(path, name, caplog
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("filter", FILTERS)
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_every_flipped_bit_is_never_a_missed_key_and_always_noticed(path, name, caplog):
+def test_every_flipped_bit_is_never_a_missed_key_and_always_noticed(path, name, filter, caplog):
     caplog.set_level(logging.CRITICAL, "dlbf.storage")
-    model = filled(path, 100)
+    model = filled(path, 250, filter)
     for db, what, offset, size in places(path):
         if db == name:
             for i in range(8 * size):
@@ -172,12 +195,13 @@ def test_flipped_bits_in_lmdb_pages_of_ours_lose_no_key_silently(path):
     assert outcomes.get(2, 0) > 50, outcomes
 
 
-def test_rebuild_repairs_whatever_was_damaged(path, caplog):
+@pytest.mark.parametrize("filter", FILTERS)
+def test_rebuild_repairs_whatever_was_damaged(path, filter, caplog):
     caplog.set_level(logging.CRITICAL, "dlbf.storage")
-    model = filled(path)
+    model = filled(path, filter=filter)
     rng = random.Random(3)
     found = places(path)
-    for i in range(25):
+    for i in range(25 if filter == "learned tables" else 8):
         copy = path.with_name(f"copy{i}")
         shutil.copytree(path, copy)
         _, what, offset, size = rng.choice(found)

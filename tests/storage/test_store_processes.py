@@ -13,9 +13,16 @@ import pytest
 from support.samples import skip_without_writemap
 
 from dlbf.errors import StoreError
-from dlbf.storage import Store
+from dlbf.storage import Store, layers
 
 context = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(params=["tables", "layers"])
+def kind(request, monkeypatch):
+    """What the filters of all processes are made of; with layers, every few keys bring a new base."""
+    if request.param == "layers":
+        monkeypatch.setattr(layers, "LEAST_KEYS", 8)
 
 
 def in_child(function, *arguments):
@@ -41,6 +48,7 @@ def joined(process, seconds=600):
     assert process.exitcode == 0
 
 
+@pytest.mark.usefixtures("kind")
 def test_commit_is_seen_by_the_next_read_of_another_process(path):
     there, here = context.Pipe()
 
@@ -81,6 +89,7 @@ def test_commit_is_seen_by_the_next_read_of_another_process(path):
     assert verification.ok
 
 
+@pytest.mark.usefixtures("kind")
 def test_writers_in_several_processes_take_turns(path):
     def writer(number):
         rng = random.Random(number)
@@ -130,6 +139,7 @@ def test_map_grown_by_another_process_is_followed(path):
     joined(process)
 
 
+@pytest.mark.usefixtures("kind")
 def test_foreign_write_makes_every_process_read_the_data(path, caplog):
     with Store(path, sync="none") as store:
         store.update({b"%d" % i: b"v" for i in range(100)})
@@ -193,6 +203,7 @@ def test_foreign_write_between_two_of_ours_is_noticed(path):
         assert store.verify().ok
 
 
+@pytest.mark.usefixtures("kind")
 def test_writer_killed_in_a_transaction_does_not_stop_others(path):
     there, here = context.Pipe()
 
@@ -243,6 +254,7 @@ def test_own_kept_read_transaction_does_not_count_as_a_taken_slot(path, monkeypa
         assert store.get(b"k") == b"v"
 
 
+@pytest.mark.usefixtures("kind")
 def test_snapshot_brings_the_filter_up_to_its_own_moment(path):
     with Store(path, sync="none", max_readers=2) as store, store.snapshot():
         store.update({b"k": b"v"})
@@ -314,6 +326,7 @@ def busy(path, n_written, n_asked, n_keys=400):
         assert store.verify().ok
 
 
+@pytest.mark.usefixtures("kind")
 def test_busy_readers_and_a_writer_miss_nothing(path):
     busy(path, 100_000, 200_000)
 
