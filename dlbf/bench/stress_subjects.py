@@ -46,6 +46,8 @@ LEAST_HALVINGS = 0.1
 REMEMBERED_SHARE = 0.1
 # The worst case of a learned store over its rate: in churn keys that have left are asked for, and look like others.
 WORST_OVER_RATE = 20
+# Of the learned filter by itself, as ``fit`` chooses for a rate; with a budget alone it need not forget at all.
+DELETABILITY = 0.9
 # Rates that any filter can be made for.
 RATES = (1e-9, 0.5)
 # The model is to be good for filters of some eight bits per key; at most a bit and a third of those are its own, which
@@ -212,13 +214,15 @@ def _fitting_rate(bits_per_key: Callable[[float], float], size: Size) -> float:
     return 2**-low
 
 
-def _learned(design: str, keys: Keys, size: Size, shared: Shared, folder: Path) -> Subject:
+def _learned(
+    design: str, keys: Keys, size: Size, shared: Shared, folder: Path, deletability: float | None = None
+) -> Subject:
     """A learned filter of a design; ValueError if it cannot be had at this size."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # few negatives: sizes are cautious
         made = LearnedFilter.fit(
             keys.stored, keys.deciding, size.fpr, bits_per_key=size.bits_per_key, design=design,
-            model=shared.model, progress=False,
+            deletability=deletability, model=shared.model, progress=False,
         )  # fmt: skip
     return FilterSubject(made, len(keys.stored), made.plan.fpr)
 
@@ -385,7 +389,7 @@ STRESSED = {
     "slbf": Stressed(partial(_learned, "slbf"), learned=True, cannot_swap=FIXED),
     "plbf": Stressed(partial(_learned, "plbf"), learned=True, cannot_swap=FIXED),
     "ada-bf": Stressed(partial(_learned, "ada-bf"), learned=True, cannot_swap=FIXED),
-    "LearnedFilter": Stressed(partial(_learned, "auto"), learned=True, at_targets=True),
+    "LearnedFilter": Stressed(partial(_learned, "auto", deletability=DELETABILITY), learned=True, at_targets=True),
     "Store": Stressed(partial(_store, False), at_targets=True),
     "Store, learned": Stressed(partial(_store, True), learned=True, at_targets=True),
 }
