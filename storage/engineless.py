@@ -11,7 +11,7 @@ from dlbf.storage.intents import ADDING, NO_BOOT, NOTHING
 from dlbf.storage.layout import GUARD_KEY, GuardInfo
 from dlbf.storage.rebuild import Progress
 
-__all__ = ["EnginelessGuard"]
+__all__ = ["EnginelessGuard", "InspectedGuard"]
 
 
 class NoEngine(Adapter):
@@ -37,25 +37,8 @@ class NoEngine(Adapter):
         self._refuse()
 
 
-class EnginelessGuard(Guard):
-    """A guard that is opened to be looked at: ``stats`` and ``drift`` tell what the filter knows.
-
-    Parameters
-    ----------
-    path : path
-        The directory of a guard.
-    readonly : bool
-        True, and nothing else.
-    secret : bytes, optional
-        If it is not kept in the directory.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], readonly: bool = True, secret: bytes | None = None) -> None:
-        assert readonly, "nobody may write without the engine"
-        super().__init__(NoEngine(), path, readonly=True, secret=secret, sample_misses=False)
-
-    def _check_engine(self, attach: bool, progress: Progress | None) -> None:
-        """Whose filter it is cannot be checked here."""
+class InspectedGuard(Guard):
+    """A guard that is opened ``readonly`` to be looked at."""
 
     def facts(self) -> dict[str, Any]:
         """What there is to tell beside ``stats``, as plain data."""
@@ -86,3 +69,24 @@ class EnginelessGuard(Guard):
         text = told.decode("ascii", errors="replace")
         about = text if text.isprintable() and "\ufffd" not in text else told.hex()
         return name.decode(errors="replace") + (f" {about}" if about else "")
+
+
+class EnginelessGuard(InspectedGuard):
+    """A guard that is opened to be looked at: ``stats`` and ``drift`` tell what the filter knows.
+
+    Parameters
+    ----------
+    path : path
+        The directory of a guard.
+    readonly : bool
+        True, and nothing else.
+    secret : bytes, optional
+        If it is not kept in the directory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], readonly: bool = True, secret: bytes | None = None) -> None:
+        assert readonly, "nobody may write without the engine"
+        super().__init__(NoEngine(), path, readonly=True, secret=secret, sample_misses=False)
+
+    def _check_engine(self, attach: bool, progress: Progress | None) -> None:
+        """Whose filter it is cannot be checked here."""

@@ -51,6 +51,8 @@ log = logging.getLogger("dlbf.storage")
 # Keys that are changed together: one commit, and one question to the engine, for so many.
 BATCH_KEYS = 8192
 SYNC_MODES = ("full", "none")
+ANOTHER_OWNER = "the engine may have keys of guards of another directory"
+ANOTHER_ENGINE = "the filter was made for another engine, or for this one before it was started anew; run rebuild()"
 
 
 @own_methods("get")
@@ -243,7 +245,7 @@ class Guard(Face, MutableMapping[bytes, bytes]):
         try:
             self.engine.claim(owner_name(self.path, not self.readonly), place, not self.readonly)
         except StoreError as error:
-            self._distrust(f"the engine may have keys of guards of another directory: {error}")
+            self._distrust(f"{ANOTHER_OWNER}: {error}")
             if not self.readonly:
                 raise
             return False
@@ -259,9 +261,7 @@ class Guard(Face, MutableMapping[bytes, bytes]):
             if record is not None and GuardInfo.unpack(record).identity == identity:
                 return
         if checkpoint is None or checkpoint.state != STATE_BROKEN:
-            self._distrust(
-                "the filter was made for another engine, or for this one before it was started anew; run rebuild()"
-            )
+            self._distrust(ANOTHER_ENGINE)
 
     def _distrust(self, reason: str) -> None:
         """Use the filter no more, in any process if this one may write."""

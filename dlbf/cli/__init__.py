@@ -17,14 +17,14 @@ COMMANDS = {
     "export": "Write a store's records to a file: TSV, CSV, JSON lines or keys.",
     "fit": "Fit a learned filter to a file of keys and a file of absent keys.",
     "get": "Look up keys in a store.",
-    "info": "What a store or a filter file is; whether a store should be rebuilt.",
+    "info": "What a store, a guard or a filter file is; whether it should be rebuilt.",
     "load": "Fill a store from a file: TSV, CSV, JSON lines, Parquet or keys.",
     "plan": "Predict every design for a model and a budget; or draw the published figures.",
     "put": "Store one key, in a new store if there is none.",
-    "rebuild": "Learn a store's filter anew, while the store is in use.",
+    "rebuild": "Learn the filter of a store or a guard anew, while it is in use.",
     "report": "Which filter fits a file of keys, and why: one HTML page.",
     "scan": "Look through a store in the order of its keys.",
-    "verify": "Compare a store's filter with its data; check every record.",
+    "verify": "Compare the filter of a store or a guard with its data; check every record.",
 }
 
 # What an optional dependency comes with.

@@ -1,5 +1,6 @@
 """``dlbf info``: what a store, a guard's directory or a filter file is, and whether a filter should be rebuilt."""
 
+import contextlib
 import json
 import math
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlbf import format
+from dlbf.cli.engines import check_engine, engine_option, open_guard, without_password
 from dlbf.cli.reading import read_secret
 from dlbf.cli.stores import check_filter_file, check_store, is_guard
 from dlbf.errors import DlbfError
@@ -29,27 +31,29 @@ HEALTHY, DUE, UNHEALTHY = 0, 1, 3
 
 @click.command("info")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
+@engine_option
 @click.option("--secret-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Of a keyed filter.")
 @click.option("--check", is_flag=True, help="Exit 1 if a rebuild is due, 3 if the filter cannot be used.")
 @click.option("--fast", is_flag=True, help="Do not learn from a sample to estimate what a model would save.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(path: Path, secret_file: Path | None, check: bool, fast: bool, as_json: bool) -> None:
+def command(path: Path, engine: str | None, secret_file: Path | None, check: bool, fast: bool, as_json: bool) -> None:
     """What is in PATH, the folder of a store or a guard, or a filter file.
 
     Of a store: size, filter, model, traffic, and whether a rebuild is due and what it would save.  Of a guard: the
-    same without its engine, which is not opened, and which engine that was.  Of a file: kind, geometry, size and, of a
-    learned filter, the plan; every byte is checked.
+    same, and which engine it was made for; with --engine also whether this is the one, and what learning from its keys
+    would save.  Of a file: kind, geometry, size and, of a learned filter, the plan; every byte is checked.
 
     Exit codes with --check: 0 healthy; 1 a rebuild is due; 3 the filter (or the file) cannot be used, so every read
     goes to the data; 2 trouble: bad usage, or PATH is none of them.  Without it: 0 or 2.
     """
     secret = None if secret_file is None else read_secret(secret_file)
+    check_engine(path, engine, needed=False)
     if path.is_dir():
         check_store(path, guards=True)
     else:
         check_filter_file(path)
     try:
-        code = _store(path, secret, not fast, as_json) if path.is_dir() else _file(path, secret, as_json)
+        code = _store(path, engine, secret, not fast, as_json) if path.is_dir() else _file(path, secret, as_json)
     except DlbfError as error:
         if not check:
             raise
@@ -61,18 +65,24 @@ def command(path: Path, secret_file: Path | None, check: bool, fast: bool, as_js
 # --- a store
 
 
-def _store(path: Path, secret: bytes | None, estimate: bool, as_json: bool) -> int:
-    from dlbf.storage import Store
-    from dlbf.storage.engineless import EnginelessGuard
+def _store(path: Path, engine: str | None, secret: bytes | None, estimate: bool, as_json: bool) -> int:
+    from dlbf.storage import Guard, Store
+    from dlbf.storage.engineless import EnginelessGuard, InspectedGuard
 
     guarded = is_guard(path)
-    kind = EnginelessGuard if guarded else Store
-    with kind(path, readonly=True, secret=secret) as store:
+    opened: contextlib.AbstractContextManager[Store | Guard]
+    if engine is not None:
+        opened = open_guard(path, engine, write=False, secret=secret)
+    else:
+        opened = (EnginelessGuard if guarded else Store)(path, readonly=True, secret=secret)
+    with opened as store:
         stats = store.stats()
-        drift = store.drift(estimate and not guarded)  # learning would read keys
+        drift = store.drift(estimate and not isinstance(store, EnginelessGuard))  # learning would read keys
         filter = store.ledger.filter
         plan = getattr(filter, "plan", None)
-        guard = store.facts() if isinstance(store, EnginelessGuard) else None
+        guard = store.facts() if isinstance(store, InspectedGuard) else None
+    if guard is not None and engine is not None:
+        guard["opened"] = without_password(engine)
     code = UNHEALTHY if not drift.healthy else DUE if drift.due else HEALTHY
     if as_json:
         facts = {
@@ -100,15 +110,7 @@ def _rows(
     from dlbf.storage.drift import LEAST_SAVED_BYTES
     from dlbf.storage.generations import MIN_CAPACITY
 
-    on_disk = f"{_bytes(stats.file_bytes)} on disk, {stats.readers} readers"
-    if guard is None:
-        rows = [("store", f"{path}: {stats.keys:,} keys, {on_disk}")]
-    else:
-        rows = [
-            ("guard", f"{path}: {stats.keys:,} keys known to its filter, {on_disk}"),
-            ("engine", f"{guard['engine']} (not opened; the data is there)"),
-            ("writer", str(guard["writer"])),
-        ]
+    rows = _heading(path, stats, guard)
     rows.append(("state", stats.state + (f": {stats.reason}" if stats.reason else "")))
     if drift.healthy:
         kind = stats.design if stats.model == "none" else f"{stats.design}, {stats.model} model"
@@ -148,9 +150,25 @@ def _rows(
         rows.append(("", f"it would take {bits}, saving {_bytes(drift.saving_bytes)}"))
     if guard is not None:
         rows.append(("to open it", f"{guard['open']}; then g.stats(), g.verify(), g.rebuild()"))
+        where = f"'{guard['opened']}'" if "opened" in guard else "URL"
+        rows.append(("", f"or: dlbf rebuild {path} --engine {where}; dlbf verify --help has the URLs"))
     elif drift.due:
         rows.append(("", f"run: dlbf rebuild {path}"))
     return rows
+
+
+def _heading(path: Path, stats: "Stats", guard: dict[str, object] | None) -> list[tuple[str, str]]:
+    """What it is, and where its data are."""
+    on_disk = f"{_bytes(stats.file_bytes)} on disk, {stats.readers} readers"
+    if guard is None:
+        return [("store", f"{path}: {stats.keys:,} keys, {on_disk}")]
+    counted = "keys known to its filter" if "opened" not in guard else "keys"
+    about = f"opened: {guard['opened']}" if "opened" in guard else "not opened; the data is there"
+    return [
+        ("guard", f"{path}: {stats.keys:,} {counted}, {on_disk}"),
+        ("engine", f"{guard['engine']} ({about})"),
+        ("writer", str(guard["writer"])),
+    ]
 
 
 def _bits(stats: "Stats") -> str:

@@ -1,5 +1,6 @@
 """``dlbf rebuild``: learn a store's filter anew, while the store is in use."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import click
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dlbf.cli.console import terminal
+from dlbf.cli.engines import check_engine, engine_option, open_guard
 from dlbf.cli.reading import input_options, read_keys_from, read_secret
 from dlbf.cli.stores import check_store
 from dlbf.models.kinds import KINDS
@@ -29,6 +31,8 @@ PHASES = {
 
 @click.command("rebuild")
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@engine_option
+@click.option("--adopt-engine", is_flag=True, help="The engine was restored or copied: make the filter for this one.")
 @click.option("--negatives", metavar="FILE", help="A file of absent keys to learn from, instead of the traffic's.")
 @input_options
 @click.option("--design", type=click.Choice(USABLE), default="auto", show_default=True, help="Which filter.")
@@ -45,6 +49,8 @@ PHASES = {
 @click.option("-q", "--quiet", is_flag=True, help="No progress, and no report if nothing was done.")
 def command(
     path: Path,
+    engine: str | None,
+    adopt_engine: bool,
     negatives: str | None,
     column: str | None,
     format: str | None,
@@ -64,19 +70,26 @@ def command(
     """Learn the filter of the store in PATH anew, from its keys and the absent keys it was asked for.
 
     Other processes go on reading and writing; nothing changes for them before the new filter is complete.  Ctrl-C at
-    any time: the old one goes on serving.
+    any time: the old one goes on serving.  PATH may be the directory of a guard: then --engine says where its data are
+    (`dlbf verify --help` has examples).  RocksDB and LevelDB let in one process: stop the others first.
 
     \b
     dlbf rebuild /var/lib/urls
+    dlbf rebuild /var/lib/urls.guard --engine rocksdb:/var/lib/urls.rocksdb
     dlbf rebuild /var/lib/urls --if-needed --json     # for cron
     dlbf rebuild /var/lib/urls --negatives visited.txt.gz --fpr 0.001 --dry-run
 
-    Exit codes: 0 done, or not needed, or dry run; 2 trouble: bad usage, PATH is not a store, or an error; 130
-    interrupted.  After an error or Ctrl-C the old filter serves.
+    Exit codes: 0 done, or not needed, or dry run; 2 trouble: bad usage, PATH is not a store or a guard, the engine
+    cannot be opened or is not the guard's, or another error; 130 interrupted.  After an error or Ctrl-C the old filter
+    serves.
     """
-    from dlbf.storage import Store
+    from dlbf.storage import Guard, Store
 
-    check_store(path)
+    check_engine(path, engine)
+    if engine is None:
+        check_store(path)
+    if adopt_engine and engine is None:
+        raise click.UsageError("--adopt-engine needs --engine, the engine that the filter is to be made for")
     secret = None if secret_file is None else read_secret(secret_file)
     absent = None if negatives is None else read_keys_from(negatives, column, format)
     console = terminal(stderr=True)
@@ -86,7 +99,12 @@ def command(
     )  # fmt: skip
     try:
         # Its own lookups are not traffic.
-        with Store(path, create=False, secret=secret, sample_misses=False) as store, bar:
+        opened: contextlib.AbstractContextManager[Store | Guard]
+        if engine is not None:
+            opened = open_guard(path, engine, write=True, secret=secret, adopt=adopt_engine)
+        else:
+            opened = Store(path, create=False, secret=secret, sample_misses=False)
+        with opened as store, bar:
             report = store.rebuild(
                 absent, design, model=model, fpr=fpr, deletability=deletability, adversarial_fpr=adversarial_fpr,
                 groups=groups, dry_run=dry_run, if_needed=if_needed, allow_false_negatives=allow_false_negatives,

@@ -1,4 +1,4 @@
-"""``dlbf verify``: read a whole store, or a filter file, and say whether it is as it should be."""
+"""``dlbf verify``: read a whole store, guarded engine or filter file, and say whether it is as it should be."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dlbf.cli.engines import check_engine, engine_option, open_guard
 from dlbf.cli.reading import read_secret
 from dlbf.cli.stores import check_filter_file, check_store
 
@@ -15,18 +16,28 @@ __all__ = ["command"]
 
 @click.command("verify")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
+@engine_option
 @click.option("--secret-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="If kept elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
+def command(path: Path, engine: str | None, secret_file: Path | None, as_json: bool) -> None:
     """Compare the filter of the store in PATH with its data, key by key, and check every record.
 
-    Reads and writes of other processes go on.  PATH may also be a filter file: then all its checksums are checked.
+    Reads and writes of other processes go on.  PATH may also be a filter file: then all its checksums are checked.  Or
+    the directory of a guard: then --engine says where its data are, reads go on, and guarded writes wait.
+
+    \b
+    dlbf verify urls
+    dlbf verify urls.guard --engine rocksdb:urls.rocksdb
+    dlbf verify urls.guard --engine 'sqlite:urls.db?table=urls&key=url&text=yes'
+    dlbf verify urls.guard --engine 'redis://127.0.0.1:6379/0?prefix=urls:'
+    dlbf verify urls.guard --engine 'lmdb:env?db=urls'
 
     Exit codes: 0 all is well; 1 something is not as it should be (a store has lost no data: rebuild); 2 trouble: bad
-    usage, or PATH is neither a store nor a filter file.
+    usage, PATH is none of them, or the engine cannot be opened or is not the guard's.
     """
+    check_engine(path, engine)
     secret = None if secret_file is None else read_secret(secret_file)
-    facts = _verify_store(path, secret) if path.is_dir() else _verify_file(path, secret)
+    facts = _verify_store(path, engine, secret) if path.is_dir() else _verify_file(path, secret)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
     else:
@@ -39,12 +50,16 @@ def command(path: Path, secret_file: Path | None, as_json: bool) -> None:
     sys.exit(0 if facts["ok"] else 1)
 
 
-def _verify_store(path: Path, secret: bytes | None) -> dict[str, Any]:
+def _verify_store(path: Path, engine: str | None, secret: bytes | None) -> dict[str, Any]:
     from dlbf.storage import Store
 
-    check_store(path)
-    with Store(path, readonly=True, secret=secret) as store:
-        report = store.verify()
+    if engine is not None:
+        with open_guard(path, engine, write=True, secret=secret) as guard:
+            report = guard.verify()
+    else:
+        check_store(path)
+        with Store(path, readonly=True, secret=secret) as store:
+            report = store.verify()
     return {
         "path": str(path),
         "ok": report.ok,
