@@ -23,7 +23,7 @@ from dlbf.kernels.methods import own_methods
 from dlbf.storage import steps
 from dlbf.storage.commits import Commits
 from dlbf.storage.engines import Adapter, engine_for
-from dlbf.storage.engines.base import PlainAdapter, keys_of
+from dlbf.storage.engines.base import PlainAdapter, checked_ttl, keys_of
 from dlbf.storage.enginesource import EngineSource
 from dlbf.storage.face import CLOSE_PATIENCE_SECONDS, Face, sample_limit
 from dlbf.storage.guarding import GuardedWrites
@@ -279,7 +279,7 @@ class Guard(Face, MutableMapping[bytes, bytes]):
 
     # --- changes
 
-    def put(self, key: Key, value: Value, new: bool = False) -> None:
+    def put(self, key: Key, value: Value, new: bool = False, ttl: float | None = None) -> None:
         """Store a value.
 
         Parameters
@@ -289,16 +289,30 @@ class Guard(Face, MutableMapping[bytes, bytes]):
         new : bool
             True: the caller knows that the key is not there, so the engine is not asked.  Where that is wrong the
             filter gets an entry too many (until the next rebuild) and nothing worse.
+        ttl : float, optional
+            Seconds after which the engine deletes the key by itself, for engines whose keys expire (Redis and Valkey).
+            The filter is not told: the key keeps its entry, one needless read when it is asked for, until the next
+            rebuild.  A put without ``ttl`` makes the key stay, as the engine's own does.
+
+        Raises
+        ------
+        StoreError
+            If the engine's keys do not expire; nothing has changed then.
         """
         if type(key) is not bytes:
             key = as_key(key)
-        self._writes.alone(self._put, key, as_value(value), new)
+        seconds = None if ttl is None else checked_ttl(self.engine, ttl)
+        self._writes.alone(self._put, key, as_value(value), new, seconds)
 
-    def _put(self, key: bytes, value: bytes, new: bool = False) -> None:
-        writes = self._writes
+    def _put(self, key: bytes, value: bytes, new: bool = False, seconds: float | None = None) -> None:
+        writes, engine = self._writes, self.engine
         exists = not new and writes.exists(key)
         steps.reached("guard-checked")
-        writes.store(*(([], [key]) if exists else ([key], [])), lambda: self.engine.put(key, value))
+
+        def store() -> object:
+            return engine.put(key, value) if seconds is None else engine.put_expiring(key, value, seconds)
+
+        writes.store(*(([], [key]) if exists else ([key], [])), store)
 
     def __setitem__(self, key: Key, value: Value) -> None:
         self.put(key, value)

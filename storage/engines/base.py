@@ -1,14 +1,18 @@
 """What a guard asks of an engine: four methods, and what an adapter may say beyond them."""
 
+import math
 import reprlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from numbers import Real
 from typing import Protocol, runtime_checkable
 
 from dlbf.errors import StoreError
 
-__all__ = ["Adapter", "Engine", "PlainAdapter", "keys_of"]
+__all__ = ["Adapter", "Engine", "PlainAdapter", "checked_ttl", "keys_of"]
+
+MAX_TTL_SECONDS = 10_000_000_000  # 300 years: servers count milliseconds since 1970 in 63 bits
 
 
 @runtime_checkable
@@ -77,6 +81,8 @@ class Adapter(ABC):
         ``scan`` may yield a key more than once.
     tells : bool
         ``delete_many`` says which keys were there, so they need not be asked for before.
+    expires : bool
+        ``put_expiring`` works: a key can be given a time after which the engine deletes it.
     errors : tuple of exception types
         What the engine raises when it fails, besides ``OSError``.  One that comes when a write is done, and its keys
         are read for a larger filter, is logged; others are taken for a signal handler's, and raised.
@@ -86,6 +92,7 @@ class Adapter(ABC):
     in_flight = True
     repeats = False
     tells = False
+    expires = False
     errors: tuple[type[Exception], ...] = ()
 
     @abstractmethod
@@ -120,6 +127,13 @@ class Adapter(ABC):
         """Store many values."""
         for key, value in items:
             self.put(key, value)
+
+    def put_expiring(self, key: bytes, value: bytes, seconds: float) -> object:
+        """Store a value that the engine deletes after so many ``seconds``, if it ``expires`` keys.
+
+        What was there goes, with its time; a ``put`` of the key makes it stay again.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.expires is True, but it has no put_expiring")
 
     def delete_many(self, keys: list[bytes]) -> list[bool] | None:
         """Delete many keys; says which were there if the adapter ``tells``."""
@@ -173,6 +187,36 @@ def keys_of(engine: Adapter, start: bytes) -> Iterator[bytes]:
                 f"{reprlib.repr(key)}; store such keys as bytes, or elsewhere"
             )
         yield key
+
+
+def checked_ttl(engine: Adapter, ttl: object) -> float:
+    """Seconds after which an engine is to delete a key.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no number, or none that a time can be.
+    StoreError
+        If the engine's keys do not expire.
+    """
+    if isinstance(ttl, bool) or not isinstance(ttl, Real):
+        raise TypeError(f"expected ttl as a number of seconds, found a {type(ttl).__name__}: {reprlib.repr(ttl)}")
+    try:
+        seconds = float(ttl)
+    except OverflowError:
+        seconds = math.inf
+    if not 0 < seconds <= MAX_TTL_SECONDS:  # NaN neither
+        raise ValueError(
+            f"expected a ttl above 0 and up to {MAX_TTL_SECONDS:,} seconds, found {reprlib.repr(ttl)}; leave it out for "
+            "a key that stays, and delete one that is to go at once"
+        )
+    if not engine.expires:
+        name = type(engine.engine if isinstance(engine, PlainAdapter) else engine).__name__
+        raise StoreError(
+            f"expected an engine whose keys expire (Redis, Valkey), found {name}, which keeps them until they are "
+            "deleted; leave ttl out, or keep the time in the value and delete what is over"
+        )
+    return seconds
 
 
 def library_errors(engine: object, *names: str) -> tuple[type[Exception], ...]:

@@ -1,5 +1,6 @@
 """A Redis or Valkey server, or a cluster of them, through redis-py: an absent key saves the round trip."""
 
+import math
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -33,6 +34,7 @@ class RedisEngine(Adapter):
 
     repeats = True
     tells = True
+    expires = True
 
     def __init__(self, client: Any, prefix: bytes = b"") -> None:
         self.client = client
@@ -73,6 +75,13 @@ class RedisEngine(Adapter):
 
     def put_many(self, items: list[tuple[bytes, bytes]]) -> None:
         """Store many values: one round trip per server, which also tells whose keys they are by now."""
+        self._set(items)
+
+    def put_expiring(self, key: bytes, value: bytes, seconds: float) -> None:
+        """Store a value that the server deletes after some time, in milliseconds, rounded up."""
+        self._set([(key, value)], math.ceil(seconds * 1000))
+
+    def _set(self, items: list[tuple[bytes, bytes]], milliseconds: int | None = None) -> None:
         if self._refused:
             raise StoreError(self._refused)
         if self._reserved in [key for key, _ in items]:
@@ -80,9 +89,10 @@ class RedisEngine(Adapter):
                 f"the key {self._reserved!r} is reserved: in {GUARDS.decode()} guards note whose keys the server's "
                 "are; use another key, or another prefix"
             )
+        expiry = {} if milliseconds is None else {"px": milliseconds}
         pipeline = self.client.pipeline(transaction=False)
         for key, value in items:
-            pipeline.set(self.prefix + key, value)
+            pipeline.set(self.prefix + key, value, **expiry)
         pipeline.hget(GUARDS, self.prefix)
         note = pipeline.execute()[-1]
         if self._claimed is not None and (note or b"").partition(b" ")[0] != self._claimed[0]:
