@@ -207,8 +207,8 @@ def checked_ttl(engine: Adapter, ttl: object) -> float:
         seconds = math.inf
     if not 0 < seconds <= MAX_TTL_SECONDS:  # NaN neither
         raise ValueError(
-            f"expected a ttl above 0 and up to {MAX_TTL_SECONDS:,} seconds, found {reprlib.repr(ttl)}; leave it out for "
-            "a key that stays, and delete one that is to go at once"
+            f"expected a ttl above 0 and up to {MAX_TTL_SECONDS:,} seconds, found {reprlib.repr(ttl)}; leave it out "
+            "for a key that stays, and delete one that is to go at once"
         )
     if not engine.expires:
         name = type(engine.engine if isinstance(engine, PlainAdapter) else engine).__name__
