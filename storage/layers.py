@@ -148,9 +148,11 @@ class Gathering:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything; what a thread is making of it goes on with its own."""
+        """Forget everything, and begin again; what a thread is making of it goes on with its own."""
         # A little more than expected: to make them larger costs as much memory again for a moment.
-        room = int(1.03 * self._expected) + 64
+        self._begin(int(1.03 * self._expected) + 64)
+
+    def _begin(self, room: int) -> None:
         self._hashes: npt.NDArray[np.uint64] = np.empty(room, dtype=np.uint64)
         self._regions: npt.NDArray[np.uint8] = np.empty(room if self.plan.pattern is not None else 0, dtype=np.uint8)
         self._n_keys = 0
@@ -189,7 +191,7 @@ class Gathering:
         return self.plan.make_base(self._hashes[: self._n_keys], self._regions[: self._n_keys])
 
     def finish(self, base: Filter) -> LayeredFilter:
-        """The filter, with all that has happened meanwhile."""
+        """The filter, with all that has happened meanwhile; the hashes are given back before it is written down."""
         plan, pending = self.plan, self._pending
         if not base.contains_many(self._witnesses).all():
             # Of a base that hashes or routes keys in another way than they were gathered none would pass.
@@ -205,7 +207,7 @@ class Gathering:
                 filter.remove(key)
             except KeyError:
                 raise StoreError("the filter does not hold a key that the journal removes") from None
-        self.clear()
+        self._begin(0)
         return filter
 
     @property
