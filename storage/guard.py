@@ -95,7 +95,7 @@ class Guard(Face, MutableMapping[bytes, bytes]):
     ------
     StoreError
         If the directory holds something else, the guard is open in this process already, or the engine is guarded by
-        another directory (Redis and Valkey tell).
+        another directory, where it can tell (``Adapter.claim``).
     TypeError
         If the engine is none.
 
@@ -127,6 +127,7 @@ class Guard(Face, MutableMapping[bytes, bytes]):
     """
 
     source: EngineSource
+    _owner: bytes | None = None  # for whom the engine is claimed
 
     def __init__(
         self,
@@ -243,7 +244,9 @@ class Guard(Face, MutableMapping[bytes, bytes]):
         more, and a guard that would write is refused."""
         place = f"{socket.gethostname()}:{self.path.absolute()}"
         try:
-            self.engine.claim(owner_name(self.path, not self.readonly), place, not self.readonly)
+            owner = owner_name(self.path, not self.readonly)
+            self.engine.claim(owner, place, not self.readonly)
+            self._owner = owner
         except StoreError as error:
             self._distrust(f"{ANOTHER_OWNER}: {error}")
             if not self.readonly:
@@ -490,3 +493,5 @@ class Guard(Face, MutableMapping[bytes, bytes]):
                 writes.as_writer(writes.mark_clean, wait=False)
         super()._let_go()
         writes.lock_file.close()
+        if self._owner is not None:
+            self.engine.leave(self._owner)

@@ -120,8 +120,8 @@ def open_guard(
     secret : bytes, optional
         If it is not kept in the directory.
     adopt : bool
-        Whether the engine may be another one than the filter was made for.  Otherwise nothing is changed then, so
-        that a slip of the pen costs nobody a filter.
+        Whether the engine may be another one than the filter was made for, or another directory's.  Otherwise nothing
+        is changed then, so that a slip of the pen costs nobody a filter.
 
     Raises
     ------
@@ -138,7 +138,9 @@ def open_guard(
             with guard:
                 reason = guard.stats().reason
             if reason.startswith(ANOTHER_OWNER):
-                raise Trouble(f"{path}: {reason}")
+                if not adopt:
+                    raise Trouble(f"{path}: {reason}. Here: dlbf rebuild with --adopt-engine")
+                adapter.release()
             if reason == ANOTHER_ENGINE and not adopt:
                 raise Trouble(
                     f"{path}: expected the engine that its filter was made for, found that {without_password(engine)} "

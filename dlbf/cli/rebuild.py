@@ -32,7 +32,7 @@ PHASES = {
 @click.command("rebuild")
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @engine_option
-@click.option("--adopt-engine", is_flag=True, help="The engine was restored or copied: make the filter for this one.")
+@click.option("--adopt-engine", is_flag=True, help="The engine was restored, copied, or another guard's: take it.")
 @click.option("--negatives", metavar="FILE", help="A file of absent keys to learn from, instead of the traffic's.")
 @input_options
 @click.option("--design", type=click.Choice(USABLE), default="auto", show_default=True, help="Which filter.")

@@ -152,9 +152,8 @@ class Adapter(ABC):
         """Something that another engine, or one that may have lost writes, does not say; empty: unknown."""
         return b""
 
-    def claim(self, owner: bytes, place: str, write: bool) -> None:  # noqa: B027  (most engines have no room for it)
-        """Keep guards of other directories from an engine that several machines reach: they would deny each other's
-        keys.
+    def claim(self, owner: bytes, place: str, write: bool) -> None:  # noqa: B027  (some engines have no room for it)
+        """Keep guards of other directories from the engine: they would deny each other's keys.
 
         Parameters
         ----------
@@ -169,6 +168,16 @@ class Adapter(ABC):
         ------
         StoreError
             If another owner is noted.
+        """
+
+    def leave(self, owner: bytes) -> None:  # noqa: B027
+        """The guard that has claimed the engine for ``owner`` is closed; what is noted stays."""
+
+    def release(self) -> None:  # noqa: B027
+        """Forget which directory guards the engine; the next one that opens a guard has it, and reads all keys.
+
+        For a directory that is lost, or was moved to another file system or machine.  Close its guards first: one that
+        stays open would deny what others store from now on.
         """
 
 

@@ -1,10 +1,12 @@
 """LevelDB through plyvel."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dlbf.storage.engines.base import Adapter, library_errors
+from dlbf.storage.engines.base import library_errors
+from dlbf.storage.engines.marks import FileAdapter, Place
 
 __all__ = ["LevelEngine"]
 
@@ -25,13 +27,18 @@ def is_bytewise(database: Any) -> bool:
         return False
 
 
-class LevelEngine(Adapter):
-    """A ``plyvel.DB``, or a part of one with a prefix; one with a comparator of its own counts as without order."""
+def folder_of(database: Any) -> Path | None:
+    """Where a database is."""
+    name = getattr(database, "name", None)
+    return Path(os.fsdecode(name)).absolute() if isinstance(name, str | bytes) else None
 
-    in_flight = False
+
+class LevelEngine(FileAdapter):
+    """A ``plyvel.DB``, or a part of one with a prefix; one with a comparator of its own counts as without order."""
 
     def __init__(self, database: Any) -> None:
         self.database = database
+        self._folder = folder_of(getattr(database, "db", database))
         self.ordered = is_bytewise(getattr(database, "db", database))
         self.errors = library_errors(database, "Error")
 
@@ -65,6 +72,13 @@ class LevelEngine(Adapter):
         first = start if self.ordered else b""
         keys: Iterator[bytes] = self.database.iterator(start=first or None, include_value=False)
         return keys
+
+    def place(self) -> Place | None:
+        """In the database's directory; a prefix that begins another one has its keys, too."""
+        folder, space = self._folder, getattr(self.database, "prefix", b"")
+        if folder is None or not folder.is_dir():
+            return None
+        return Place(folder, "", str(folder.stat().st_ino), space, prefix=True)
 
     def sync(self) -> None:
         """Wait for the log."""

@@ -1,17 +1,18 @@
 """An LMDB environment that exists already and stays its program's."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import lmdb
 
 from dlbf.errors import StoreError
-from dlbf.storage.engines.base import Adapter
+from dlbf.storage.engines.marks import FileAdapter, Place
 from dlbf.storage.lmdbtypes import Database
 
 __all__ = ["LmdbEngine"]
 
 
-class LmdbEngine(Adapter):
+class LmdbEngine(FileAdapter):
     """A database of a py-lmdb ``Environment``; for a new one a ``dlbf.storage.Store`` is faster and simpler.
 
     Parameters
@@ -31,10 +32,10 @@ class LmdbEngine(Adapter):
     (b'1', None, [b'a'])
     """
 
-    in_flight = False
-
     def __init__(self, environment: lmdb.Environment, database: "bytes | Database | None" = None) -> None:
         self.environment = environment
+        self._path = Path(environment.path()).absolute()
+        self._name = b"" if database is None else database if isinstance(database, bytes) else None
         self.db = environment.open_db(database) if isinstance(database, bytes) else database
         flags = self.db.flags() if self.db is not None else None
         if flags is not None and flags["dupsort"]:
@@ -86,6 +87,16 @@ class LmdbEngine(Adapter):
         """Number of keys."""
         with self.environment.begin() as txn:
             return int((txn.stat(self.db) if self.db is not None else txn.stat())["entries"])
+
+    def place(self) -> Place | None:
+        """In the environment's directory, or beside its file; not of a database that was given as a handle, which does
+        not tell its name."""
+        path = self._path
+        data = path / "data.mdb" if path.is_dir() else path
+        begin = "" if path.is_dir() else f"{path.name}."
+        if self._name is None or not data.exists():
+            return None
+        return Place(data.parent, begin, str(data.stat().st_ino), self._name)
 
     def sync(self) -> None:
         """Wait for the disk, whatever the environment's flags."""

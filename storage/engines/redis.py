@@ -167,11 +167,7 @@ class RedisEngine(Adapter):
         )
 
     def release(self) -> None:
-        """Forget which directory guards these keys; the next one that opens a guard has them, and reads them all.
-
-        For a directory that is lost, or was moved to another file system.  Close its guards first: one that stays open
-        would deny what others store from now on.
-        """
+        """Forget which directory guards these keys; see ``Adapter``."""
         self.client.hdel(GUARDS, self.prefix)
 
     def _many(self, command: str, keys: list[bytes]) -> list[Any]:

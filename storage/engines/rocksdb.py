@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dlbf.storage.engines.base import Adapter
+from dlbf.storage.engines.marks import FileAdapter, Place
 
 __all__ = ["RocksEngine"]
 
@@ -18,7 +18,14 @@ def is_raw(database: Any) -> bool:
     return False
 
 
-class RocksEngine(Adapter):
+def column_family(database: Any) -> str | None:
+    """The column family of a database; rocksdict only tells in what it prints for people."""
+    _, _, rest = str(database.property_value("rocksdb.cfstats-no-file-histogram")).partition("** Compaction Stats [")
+    name, end, _ = rest.partition("] **\n")
+    return name if end else None
+
+
+class RocksEngine(FileAdapter):
     """A ``rocksdict.Rdict`` whose keys and values are bytes.
 
     Parameters
@@ -33,10 +40,10 @@ class RocksEngine(Adapter):
     """
 
     ordered = True
-    in_flight = False
 
     def __init__(self, database: Any) -> None:
         self.database = database
+        self._folder = Path(database.path()).absolute()
         if not is_raw(database):
             raise TypeError(
                 "expected a rocksdict.Rdict opened with rocksdict.Options(raw_mode=True), found one in its default "
@@ -84,12 +91,14 @@ class RocksEngine(Adapter):
         """Wait for the write-ahead log."""
         self.database.flush_wal(True)
 
-    def identity(self) -> bytes:
-        """What RocksDB calls this database."""
+    def place(self) -> Place | None:
+        """In the database's directory; each column family has a mark of its own."""
+        folder, family = self._folder, column_family(self.database)
         try:
-            return (Path(self.database.path()) / "IDENTITY").read_bytes().strip()
+            engine = f"{(folder / 'IDENTITY').read_text().strip()} {folder.stat().st_ino}"
         except OSError:
-            return b""
+            return None
+        return None if family is None else Place(folder, "", engine, b"" if family == "default" else family.encode())
 
     def _write(self, method: str, arguments: Sequence[tuple[bytes, ...]]) -> None:
         from rocksdict import WriteBatch

@@ -4,11 +4,12 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from sqlite3 import Connection, Error
 from typing import Any
 
 from dlbf.errors import StoreError
-from dlbf.storage.engines.base import Adapter
+from dlbf.storage.engines.marks import FileAdapter, Place
 
 __all__ = ["SqliteEngine"]
 
@@ -42,7 +43,13 @@ def serves_one_thread(connection: Connection) -> bool:
     return refused
 
 
-class SqliteEngine(Adapter):
+def database_file(connection: Connection) -> Path | None:
+    """The file of a connection's tables; None: they are in memory."""
+    files = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
+    return Path(files["main"]).resolve() if files["main"] else None
+
+
+class SqliteEngine(FileAdapter):
     """A table with a unique key column; it is made if it does not exist.
 
     Parameters
@@ -74,7 +81,6 @@ class SqliteEngine(Adapter):
     """
 
     ordered = True
-    in_flight = False
     errors = (Error,)
 
     def __init__(
@@ -82,6 +88,7 @@ class SqliteEngine(Adapter):
     ) -> None:
         self.connection = connection
         self.table = table
+        self._space = f"{table}.{key}".lower().encode()
         # Held for a whole change, so that nobody reads what may be undone.
         self._turn = threading.RLock()
         self._thread = threading.get_ident() if serves_one_thread(connection) else None
@@ -112,6 +119,7 @@ class SqliteEngine(Adapter):
         self._kind = kind
         self._change(f"CREATE TABLE IF NOT EXISTS {t} ({k} {kind} PRIMARY KEY, {v} BLOB) WITHOUT ROWID", [()])
         self._check(table, key, value, text)
+        self._file = database_file(connection)
 
     def _check(self, table: str, key: str, value: str, text: bool) -> None:
         """Refuse a table in which two keys of bytes may be one, or are in another order."""
@@ -211,6 +219,13 @@ class SqliteEngine(Adapter):
                         "finds; store it as text, or keep keys of bytes in a BLOB column (text=False)"
                     ) from None
                 yield key
+
+    def place(self) -> Place | None:
+        """Beside the database's file; each table and key column has a mark of its own."""
+        path = self._file
+        if path is None or not path.exists():
+            return None
+        return Place(path.parent, f"{path.name}.", str(path.stat().st_ino), self._space)
 
     def _find(self, what: str, key: bytes) -> Any:
         try:

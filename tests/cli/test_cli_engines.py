@@ -272,18 +272,23 @@ def test_wrong_engine_costs_nobody_a_filter(tmp_path):
     run("verify", tmp_path / "guard", "--engine", other)
 
 
-def test_server_of_another_guard_is_told(tmp_path):
-    with guard_engines.running("redis") as folder:
-        url = url_of("redis", folder)
-        with guard_engines.opened("redis", folder) as client, Guard(client, tmp_path / "guard"):
-            pass
-        with Guard({b"a": b"1"}, tmp_path / "second"):
+@pytest.mark.parametrize("name", [*LOCAL, "redis"])
+def test_engine_of_another_guard_is_told_and_can_be_adopted(name, tmp_path):
+    with guard_engines.running(name) as folder:
+        url = url_of(name, folder)
+        with guard_engines.opened(name, folder) as opened, Guard(opened, tmp_path / "guard") as guard:
+            guard[b"a"] = b"1"
+        with Guard({b"b": b"1"}, tmp_path / "second"):
             pass
         for command in ("verify", "rebuild"):
             said = run(command, tmp_path / "second", "--engine", url, code=2).stderr
-            assert f"{tmp_path / 'guard'} (noted on the server" in said
+            assert f"{tmp_path / 'guard'} (noted " in said
+            assert "--adopt-engine" in said
         run("info", tmp_path / "second", "--check")  # its filter is what it was
         run("verify", tmp_path / "guard", "--engine", url)
+        run("rebuild", tmp_path / "second", "--engine", url, "--adopt-engine")
+        assert "1 keys, ok" in run("verify", tmp_path / "second", "--engine", url).stdout
+        assert f"{tmp_path / 'second'} (noted " in run("verify", tmp_path / "guard", "--engine", url, code=2).stderr
 
 
 def test_server_with_a_password(tmp_path, monkeypatch):

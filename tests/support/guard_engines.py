@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlbf.storage.engines import LmdbEngine, SqliteEngine, engine_for
+from dlbf.storage.engines import DbmEngine, LmdbEngine, SqliteEngine, engine_for
 
 LOCAL = ("rocksdict", "plyvel", "sqlite3", "dbm", "lmdb")
 REMOTE = ("redis", "redis-cluster")
@@ -46,7 +46,7 @@ def opened(name, folder):
         import dbm.dumb  # the one that is everywhere
 
         with dbm.dumb.open(place, "c") as database:
-            yield database
+            yield DbmEngine(database, place)
     elif name == "lmdb":
         import lmdb
 
@@ -181,6 +181,5 @@ def clear(name, folder):
 
 def release(name, folder):
     """Let another directory guard a running engine."""
-    if name in REMOTE:
-        with opened(name, folder) as client:
-            engine_for(client).release()
+    with opened(name, folder) as engine:
+        engine_for(engine).release()
