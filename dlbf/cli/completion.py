@@ -18,6 +18,8 @@ def command(shell: str) -> None:
     fish   dlbf completion fish > ~/.config/fish/completions/dlbf.fish
 
     For this session only: source <(dlbf completion bash)
+
+    In bash the path in --engine URL completes once a colon is no end of a word: COMP_WORDBREAKS=${COMP_WORDBREAKS//:}
     """
     from click.shell_completion import ShellComplete, get_completion_class
 
