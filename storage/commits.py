@@ -187,9 +187,8 @@ class Commits:
         """Commit in a store whose filter this process cannot use."""
         trouble = self.ledger.trouble
         if trouble.kind == VERSION:
-            # Not ours to write: the gap tells whoever can read the filter.
-            txn.commit()
-            self.writes.give_turn()
+            # Not ours to write.
+            self.log.commit_gap(self.writes, txn, position)
             steps.reached("commit-done")
             return
         ours = trouble.kind != SECRET

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from dlbf.errors import FormatError, StoreError
+from dlbf.kernels.filelog import NOTHING, REMOVING
 from dlbf.storage.engines.base import Adapter
+from dlbf.storage.folder import NO_BOOT
 from dlbf.storage.guard import Guard
-from dlbf.storage.intents import ADDING, NO_BOOT, NOTHING
 from dlbf.storage.layout import GUARD_KEY, GuardInfo
 from dlbf.storage.rebuild import Progress
 
@@ -42,15 +43,13 @@ class InspectedGuard(Guard):
 
     def facts(self) -> dict[str, Any]:
         """What there is to tell beside ``stats``, as plain data."""
-        lock_file = self._writes.lock_file
-        note = lock_file.note
+        file = self._writes.log.folder.state.file
+        intent, _ = file.head.noted()
         writer = "nothing under way"
-        if lock_file.damaged:
-            writer = "guard.lock cannot be read; the next writer makes the filter again"
-        elif note.intent != NOTHING:
-            what = "adding" if note.intent == ADDING else "deleting"
+        if intent != NOTHING:
+            what = "deleting" if intent == REMOVING else "adding"
             writer = f"{what} keys, or died while it did; the next writer settles that"
-        if note.unsynced_boot != NO_BOOT:
+        if file.head.boot != NO_BOOT:
             writer += ' (sync="none")'
         return {
             "engine": self._engine_of(),

@@ -1,8 +1,7 @@
 """The filter of a store before any other engine.
 
-The data stay where they are, in an engine that knows nothing of this; the filter, its log and its checkpoints are in an
-LMDB environment of the guard's own, and everything there works as in a store.  How it is written is in
-``dlbf.storage.guarding``.
+The data stay where they are, in an engine that knows nothing of this; the filter and its log are in files of the
+guard's own (``dlbf.storage.filelog``).  How they are written is in ``dlbf.storage.guarding``.
 """
 
 import contextlib
@@ -15,6 +14,7 @@ from itertools import islice
 from typing import NoReturn
 
 from dlbf.errors import FormatError, StoreError
+from dlbf.kernels.guardchanges import GuardCore
 from dlbf.kernels.hashing import checksum64
 from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.keys import read_keys
@@ -26,6 +26,8 @@ from dlbf.storage.engines import Adapter, engine_for
 from dlbf.storage.engines.base import PlainAdapter, checked_ttl, keys_of
 from dlbf.storage.enginesource import EngineSource
 from dlbf.storage.face import CLOSE_PATIENCE_SECONDS, Face, sample_limit
+from dlbf.storage.filelog import FileLog
+from dlbf.storage.folder import LOG_FILE
 from dlbf.storage.guarding import GuardedWrites
 from dlbf.storage.guardopening import UNATTACHED, Opening, prepare_folder
 from dlbf.storage.intents import LOCK_FILE, LockFile, boot_id
@@ -55,8 +57,8 @@ ANOTHER_OWNER = "the engine may have keys of guards of another directory"
 ANOTHER_ENGINE = "the filter was made for another engine, or for this one before it was started anew; run rebuild()"
 
 
-@own_methods("get")
-class Guard(Face, MutableMapping[bytes, bytes]):
+@own_methods("get", "put", "delete")
+class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
     """A mapping of bytes to bytes in any engine; reads of absent keys do not reach it.
 
     Parameters
@@ -82,10 +84,6 @@ class Guard(Face, MutableMapping[bytes, bytes]):
         16 bytes for the keyed hash, as for ``dlbf.storage.Store``, which tells of those below, too.
     keyed : bool
         False for a new guard whose filter anybody can compute.
-    map_size : int, optional
-        Bytes of address space to start with.
-    max_readers : int
-        Processes and threads that may read at once.
     sample_misses : bool or int
         Whether to keep a sample of the absent keys that are asked for, or how many of them.
     lock_timeout : float, optional
@@ -107,10 +105,11 @@ class Guard(Face, MutableMapping[bytes, bytes]):
 
     *Cost of a write*: a counting filter must know whether the key is there.  If it says "absent" that is certain and
     free; else the engine is asked once (``put(key, value, new=True)`` spares it).  A new or deleted key costs one
-    commit of the guard's environment besides the engine's own.  Overwriting costs no commit.
+    record in the guard's log besides the engine's own, and with ``sync="full"`` a new one waits for the disk.
+    Overwriting costs neither.
 
     *Threads* may share a guard if they may share the engine.  *Processes* each open their own; one of them writes at
-    a time.
+    a time, and goes on with its next changes for some milliseconds before another one can.
 
     Examples
     --------
@@ -141,8 +140,6 @@ class Guard(Face, MutableMapping[bytes, bytes]):
         sync: str = "full",
         secret: bytes | None = None,
         keyed: bool = True,
-        map_size: int | None = None,
-        max_readers: int = 254,
         sample_misses: bool | int = True,
         lock_timeout: float | None = None,
     ) -> None:
@@ -157,8 +154,6 @@ class Guard(Face, MutableMapping[bytes, bytes]):
             sync,
             secret=secret,
             keyed=keyed,
-            map_size=map_size,
-            max_readers=max_readers,
             lock_timeout=lock_timeout,
         )
         options.check()
@@ -184,8 +179,8 @@ class Guard(Face, MutableMapping[bytes, bytes]):
                 self._writes.alone(bool)  # what a dead writer left is settled now
         except BaseException:
             lock_file.close()
-            if is_new and not lock_file.path.stat().st_size:
-                lock_file.path.unlink()  # somebody else's directory
+            if is_new and not (folder / LOG_FILE).exists():
+                lock_file.path.unlink(missing_ok=True)  # somebody else's directory
             if hasattr(self, "_commits") and self._environment.handle is not None:
                 self._close()
             raise
@@ -207,7 +202,9 @@ class Guard(Face, MutableMapping[bytes, bytes]):
             self.engine.errors,
         )
         self._wire(ledger, traffic, source)
-        writes.wire(opened.environment, ledger, source, self._commits)
+        assert isinstance(opened.log, FileLog)
+        writes.wire(opened.environment, opened.log, ledger, source, self._commits)
+        self._changes = writes.single_changes(traffic)
         with opened.environment.reading() as txn:
             traffic.start(txn, opened.log)
 
@@ -282,30 +279,13 @@ class Guard(Face, MutableMapping[bytes, bytes]):
 
     # --- changes
 
-    def put(self, key: Key, value: Value, new: bool = False, ttl: float | None = None) -> None:
-        """Store a value.
-
-        Parameters
-        ----------
-        key : key
-        value : buffer
-        new : bool
-            True: the caller knows that the key is not there, so the engine is not asked.  Where that is wrong the
-            filter gets an entry too many (until the next rebuild) and nothing worse.
-        ttl : float, optional
-            Seconds after which the engine deletes the key by itself, for engines whose keys expire (Redis and Valkey).
-            The filter is not told: the key keeps its entry, one needless read when it is asked for, until the next
-            rebuild.  A put without ``ttl`` makes the key stay, as the engine's own does.
-
-        Raises
-        ------
-        StoreError
-            If the engine's keys do not expire; nothing has changed then.
-        """
+    def _put_slowly(self, key: Key, value: Value, new: bool, ttl: float | None) -> None:
+        """Every put that is not the common one: see ``dlbf.kernels.guardchanges``."""
         if type(key) is not bytes:
             key = as_key(key)
         seconds = None if ttl is None else checked_ttl(self.engine, ttl)
         self._writes.alone(self._put, key, as_value(value), new, seconds)
+        self._writes.allow_quick_changes()
 
     def _put(self, key: bytes, value: bytes, new: bool = False, seconds: float | None = None) -> None:
         writes, engine = self._writes, self.engine
@@ -316,9 +296,6 @@ class Guard(Face, MutableMapping[bytes, bytes]):
             return engine.put(key, value) if seconds is None else engine.put_expiring(key, value, seconds)
 
         writes.store(*(([], [key]) if exists else ([key], [])), store)
-
-    def __setitem__(self, key: Key, value: Value) -> None:
-        self.put(key, value)
 
     def update(self, other: Items = (), /, **more: bytes) -> None:
         """Store many items, in batches: one commit and at most one question to the engine for thousands of them."""
@@ -334,19 +311,16 @@ class Guard(Face, MutableMapping[bytes, bytes]):
         old = [key for key, there in zip(keys, exists, strict=True) if there]
         self._writes.store(new, old, lambda: self.engine.put_many(list(batch.items())))
 
-    def delete(self, key: Key) -> bool:
-        """Delete a key; True if it was there."""
-        return self._writes.alone(self._delete, as_key(key))
+    def _delete_slowly(self, key: Key) -> bool:
+        was_there = self._writes.alone(self._delete, as_key(key))
+        self._writes.allow_quick_changes()
+        return was_there
 
     def _delete(self, key: bytes) -> bool:
         tells = self.engine.tells
         if not tells and not self._writes.exists(key):
             return False
         return bool(self._writes.delete([key], checked=not tells))
-
-    def __delitem__(self, key: Key) -> None:
-        if not self.delete(key):
-            raise KeyError(key)
 
     def delete_many(self, keys: Iterable[Key]) -> int:
         """Delete many keys, in batches; returns how many were there."""
@@ -470,7 +444,7 @@ class Guard(Face, MutableMapping[bytes, bytes]):
     # --- closing
 
     def close(self) -> None:
-        """Let go of the environment, not of the engine; a long journal is checkpointed first.  Twice is allowed."""
+        """Let go of the log, not of the engine; a long one is checkpointed first.  Twice is allowed."""
         if self._environment.handle is not None and not self._environment.was_forked():
             self._writes.refuse_within_change()
         super().close()
@@ -493,5 +467,6 @@ class Guard(Face, MutableMapping[bytes, bytes]):
                 writes.as_writer(writes.mark_clean, wait=False)
         super()._let_go()
         writes.lock_file.close()
+        writes.watch.end()
         if self._owner is not None:
             self.engine.leave(self._owner)

@@ -15,10 +15,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar, TypeVarTuple
 
-from dlbf.errors import DlbfError, StoreError
+from dlbf.errors import StoreError
 from dlbf.filters.base import Filter
 from dlbf.kernels.filelock import Busy
-from dlbf.kernels.journal import OperationLog, read_record
+from dlbf.kernels.filelog import ADDING, LATE, NOTHING, REMOVING
+from dlbf.kernels.guardchanges import GuardChanges
+from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.journal import operations as operations_of
 from dlbf.kernels.ledger import ABSENT, UNKNOWN
 from dlbf.kernels.locks import Held, OwnLock
@@ -28,11 +30,15 @@ from dlbf.storage.commits import Commits
 from dlbf.storage.engines.building import builder_for
 from dlbf.storage.enginesource import EngineSource
 from dlbf.storage.environment import Environment
-from dlbf.storage.intents import ADDING, NOTHING, REMOVING, LockFile, Note
+from dlbf.storage.filelog import FileLog
+from dlbf.storage.intents import LockFile
 from dlbf.storage.layers import Gathering
-from dlbf.storage.layout import FLAG_OMITTED
 from dlbf.storage.ledger import Ledger
 from dlbf.storage.lmdbtypes import Txn
+from dlbf.storage.lockwatch import LockWatch
+from dlbf.storage.log import Record
+from dlbf.storage.traffic import Traffic
+from dlbf.storage.weak import weakly
 
 __all__ = ["GuardedWrites"]
 
@@ -53,6 +59,7 @@ class GuardedWrites:
     """
 
     environment: Environment
+    log: FileLog
     ledger: Ledger[Txn]
     source: EngineSource
     commits: Commits
@@ -65,13 +72,44 @@ class GuardedWrites:
         self.mutex = OwnLock()
         # Called when the engine has refused a write: it may have become another directory's.
         self.on_refusal: Callable[[], object] = bool
+        self._changes: GuardChanges | None = None
+        self.watch = LockWatch()
 
-    def wire(self, environment: Environment, ledger: Ledger[Txn], source: EngineSource, commits: Commits) -> None:
+    def wire(
+        self, environment: Environment, log: FileLog, ledger: Ledger[Txn], source: EngineSource, commits: Commits
+    ) -> None:
         """What is written to."""
         self.environment = environment
+        self.log = log
         self.ledger = ledger
         self.source = source
         self.commits = commits
+
+    def single_changes(self, traffic: Traffic) -> GuardChanges | None:
+        """What changes one key without Python around it; None where an engine needs more than that."""
+        engine = self.source.engine
+        if engine.in_flight or engine.tells or self.environment.readonly:
+            return None
+        self._changes = GuardChanges(
+            self.environment,
+            self.log,
+            self.ledger,
+            traffic,
+            self.mutex,
+            self.lock_file.writer,
+            engine,
+            weakly(self.has_failed),
+            weakly(self.commits.grow_if_due),
+            None if self.sync else self._boot,
+            self.watch.begin,
+        )
+        self.watch.of(self._changes)
+        return self._changes
+
+    def allow_quick_changes(self) -> None:
+        """Let so many changes of one key follow without a look whether another filter is due."""
+        if self._changes is not None and self.commits.growth.builder is None:
+            self._changes.allow(self.ledger.quiet_changes())
 
     # --- one writer at a time
 
@@ -118,18 +156,23 @@ class GuardedWrites:
         lock_file = self.lock_file
         if not lock_file.lock(wait):
             raise Busy(f"{self.environment.path}: another process is in the middle of a change; try again later")
-        if lock_file.read() and lock_file.note.intent != NOTHING:
+        file = self.log.folder.newest_file()
+        if file.head.noted()[0] != NOTHING:
             self.resolve()
-        if not self.sync and (lock_file.note.unsynced_boot != self._boot or lock_file.note.clean_txn):
+            file = self.log.folder.newest_file()
+        if not self.sync and (file.head.boot != self._boot or file.head.clean):
             assert self._boot is not None
-            lock_file.mark(self._boot)
+            file.head.mark(self._boot)
+            file.sync()
         steps.reached("guard-locked")
 
     def mark_clean(self) -> None:
         """Everything to disk, so that a power failure from now on is none of our business."""
-        handle = self.environment.handle
-        handle.sync(True)
-        self.lock_file.mark(self.lock_file.note.unsynced_boot, handle.info()["last_txnid"])
+        folder = self.log.folder
+        file = folder.newest_file()
+        folder.sync()
+        file.head.mark(file.head.boot, file.head.newest())
+        file.sync()
 
     # --- steps of a change
 
@@ -146,9 +189,9 @@ class GuardedWrites:
                 else:
                     operations.removed(key)
             generation = self.ledger.generation if self.ledger.filter is not None else 0
-            # The log tells which keys are added, unless the commit makes a checkpoint: see resolve().
-            noted = keys if intent == REMOVING or self.source.engine.in_flight else ()
-            self.lock_file.intend(intent, self.commits.log.position(txn), generation, noted)
+            # The record of this commit tells which keys are added; one of what is removed comes too late for that.
+            position = self.log.position(txn)
+            self.log.intend(intent, position, generation, operations if intent == REMOVING else None)
             steps.reached("guard-intent-written")
             if not done:
                 assert act is not None
@@ -162,7 +205,7 @@ class GuardedWrites:
 
     def settle(self, n_keys: int) -> None:
         """A change is complete."""
-        self.lock_file.settle()
+        self.log.settle()
         steps.reached("guard-intent-cleared")
         self.commits.grow_if_due(n_keys)
 
@@ -193,31 +236,42 @@ class GuardedWrites:
         if late:
             old = [*old, *(key for key in new if key in late)]
             new = [key for key in new if key not in late]
-        lock_file, in_flight = self.lock_file, self.source.engine.in_flight
+        in_flight = self.source.engine.in_flight
         if new:
             self.log_keys(ADDING, new)
-        if old and in_flight:
-            # Theirs may arrive late as well, after a delete by whoever comes next.
-            lock_file.intend(ADDING, lock_file.note.txn_id, lock_file.note.generation, [*new, *old])
+        if in_flight:
+            # Those of old keys may arrive late as well, after a delete by whoever comes next.
+            self._announce([*new, *old])
         try:
             store()
             steps.reached("guard-engine-written")
         except BaseException as error:
-            with contextlib.suppress(Exception):
-                if in_flight:
+            if in_flight:
+                with contextlib.suppress(Exception):
                     # It may yet arrive, an old key also after a delete that is answered before it.
                     self.remember([*new, *old])
-                    lock_file.settle()
-                else:
-                    self.resolve()
-            if isinstance(error, StoreError):
-                with contextlib.suppress(Exception):
-                    self.on_refusal()
+                    self.log.settle()
+            self.has_failed(error)
             raise
         if new:
             self.settle(len(new))
         elif in_flight:
-            lock_file.settle()
+            self.log.settle()
+
+    def has_failed(self, error: BaseException) -> None:
+        """A write of the engine has ended with an exception, which will be raised."""
+        with contextlib.suppress(Exception):
+            self.resolve()
+        if isinstance(error, StoreError):
+            with contextlib.suppress(Exception):
+                self.on_refusal()
+
+    def _announce(self, keys: Sequence[bytes]) -> None:
+        """Note keys whose writes are about to be sent."""
+        operations = OperationLog()
+        for key in keys:
+            operations.added(key)
+        self.log.intend(LATE, self.log.folder.newest_file().head.newest(), self.ledger.generation, operations)
 
     def delete(self, keys: list[bytes], checked: bool = False) -> list[bytes]:
         """Delete those of the keys that are there, and tell which; ``checked``: all of them are."""
@@ -306,56 +360,30 @@ class GuardedWrites:
 
     def resolve(self) -> None:
         """Settle what a writer has noted and did not bring to its end."""
-        note, engine = self.lock_file.note, self.source.engine
+        intent, record = self.log.intended()
+        keys = [key for _, key in operations_of(record)] if record is not None else []
+        engine = self.source.engine
         if engine.in_flight:
-            self.remember(self._announced(note))
-        else:
-            doubtful = self._unfinished(note)
+            if intent in (ADDING, LATE):
+                self.remember(keys)
+        elif keys and self._are_known(record):
             try:
-                there = engine.has_many(doubtful) if doubtful else []
+                there = engine.has_many(keys)
             except Exception as error:
                 raise StoreError(
                     f"{self.environment.path}: a writer died in the middle of a change, and the engine cannot be asked "
                     f"what became of it ({error}); repair the engine"
                 ) from error
-            gone = [key for key, yes in zip(doubtful, there, strict=True) if not yes]
+            gone = [key for key, yes in zip(keys, there, strict=True) if not yes]
             if gone:
                 self.log_keys(REMOVING, gone)
                 steps.reached("guard-resolved")
-        self.lock_file.settle()
+        self.log.settle()
 
-    def _unfinished(self, note: Note) -> list[bytes]:
-        """Keys that are certainly in the filter, and may not be in the engine."""
-        log = self.commits.log
-        with log.reading() as txn:
-            checkpoint = log.read_checkpoint(txn)
-            try:
-                run = log.read_run(txn, note.txn_id)
-            except DlbfError:
-                run = []
-            newest = log.position(txn)
-        if checkpoint is None or checkpoint.generation != note.generation:
-            return []
-        if note.intent == REMOVING:
-            # Not logged: its transaction would be there.
-            return list(note.keys) if newest < note.txn_id else []
-        try:
-            if not run or read_record(run[0][1], note.txn_id)[1] & FLAG_OMITTED:
-                return []
-        except DlbfError:
-            return []
-        return [key for removal, key in operations_of(run[0][1]) if not removal]
-
-    def _announced(self, note: Note) -> list[bytes]:
-        """Keys that are certainly in the filter, and whose writes may still arrive."""
-        log = self.commits.log
-        with log.reading() as txn:
-            if note.intent != ADDING or log.position(txn) < note.txn_id:
-                return []
-            if note.keys:
-                return list(note.keys)
-            try:
-                run = log.read_run(txn, note.txn_id)
-                return [key for removal, key in operations_of(run[0][1]) if not removal] if run else []
-            except DlbfError:
-                return []
+    def _are_known(self, record: Record | None) -> bool:
+        """Whether the keys of a record are certainly in the filter: it is of the same generation."""
+        with self.log.reading() as txn:
+            checkpoint = self.log.read_checkpoint(txn)
+        if record is None or checkpoint is None:
+            return False
+        return int.from_bytes(record[16:24], "little") == checkpoint.generation

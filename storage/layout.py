@@ -165,6 +165,7 @@ DATA_DATABASES = ("data", "long")
 DATA_FILE = "data.mdb"
 READERS_FILE = "lock.mdb"
 SECRET_FILE = "secret.key"
+GUARD_LOG_FILE = "guard.log"
 SHARED_FILE = "base.shared"
 
 LAYOUT_VERSION = 1

@@ -1,4 +1,4 @@
-"""The log of a store or a guard inside LMDB's own transactions: records, checkpoints, and what is known of the traffic.
+"""The log of a store inside LMDB's own transactions: records and checkpoints.
 
 A position is the number of LMDB's transaction.  Every transaction of ours has exactly one record, so a position without
 one tells that somebody else has written.  The newest few records are in LMDB's main database: every commit writes the
@@ -14,38 +14,30 @@ import lmdb
 
 from dlbf.errors import DlbfError, FormatError
 from dlbf.filters.base import aligned_zeros
-from dlbf.kernels.environment import Reading, release_pages
+from dlbf.kernels.environment import WritesCore, release_pages
 from dlbf.kernels.hashing import checksum64, checksum64_chunks
 from dlbf.kernels.journal import Tail, split_entry
-from dlbf.kernels.ledger import Word
 from dlbf.kernels.lmdblog import LmdbLogCore
-from dlbf.storage import misses, steps
+from dlbf.storage import steps
 from dlbf.storage.environment import Environment
 from dlbf.storage.layout import (
-    BUILD_KEY,
     CHECKPOINT_KEY,
-    COMPILED_KEY,
-    ESTIMATOR_KEY,
     PIECE_BYTES,
-    STATE_BROKEN,
     TAIL_KEY,
-    TRAFFIC_KEY,
-    BuildInfo,
     Checkpoint,
-    TrafficRecord,
     journal_key,
     piece_key,
-    sealed,
 )
 from dlbf.storage.lmdbtypes import AnyTxn, Txn
 from dlbf.storage.log import Record
 from dlbf.storage.longkeys import Databases
+from dlbf.storage.tablelog import TableLog
 from dlbf.storage.trouble import Unusable
 
 __all__ = ["LmdbLog"]
 
 
-class LmdbLog(LmdbLogCore):
+class LmdbLog(LmdbLogCore, TableLog):
     """See the module, and ``dlbf.storage.log.Log``.
 
     Parameters
@@ -64,26 +56,16 @@ class LmdbLog(LmdbLogCore):
         self.dbs = dbs
         self._n_stored = n_stored
 
-    # --- positions
-
-    @property
-    def word(self) -> Word:
-        """The newest position, in shared memory."""
-        return self.environment.word
-
-    def reading(self, buffers: bool = False) -> Reading:
-        """A view of one moment, for ``with``."""
-        return self.environment.reading(buffers)
-
-    def position(self, txn: AnyTxn) -> int:
-        """The newest position that a view sees; of a write transaction, its own."""
-        return int(txn.id())
-
     def n_stored(self, txn: AnyTxn) -> int | None:
         """How many keys the data have, where they are in the same environment; a filter with fewer is not theirs."""
         return self._n_stored(txn) if self._n_stored is not None else None
 
     # --- records
+
+    def commit_gap(self, writes: WritesCore, txn: Txn, position: int) -> None:
+        """Commit without a record: the gap tells whoever can read the filter that it is not complete."""
+        txn.commit()
+        writes.give_turn()
 
     def append_slowly(self, txn: Txn, position: int, record: bytes) -> None:
         """Every append that is not the common one; see ``dlbf.kernels.lmdblog.LmdbLogCore``."""
@@ -211,18 +193,6 @@ class LmdbLog(LmdbLogCore):
 
     # --- checkpoints
 
-    def checkpoint_record(self, txn: AnyTxn) -> bytes:
-        """The checkpoint record as it is; empty: there is none."""
-        return bytes(txn.get(CHECKPOINT_KEY, db=self.dbs.meta) or b"")
-
-    def read_checkpoint(self, txn: AnyTxn) -> Checkpoint | None:
-        """The checkpoint record, None if there is none that can be read."""
-        record = self.checkpoint_record(txn)
-        try:
-            return Checkpoint.unpack(record) if record else None
-        except FormatError:
-            return None
-
     def read_filter(self, txn: AnyTxn, checkpoint: Checkpoint, where: str) -> tuple[bytearray, bytes]:
         """The bytes of a checkpoint's filter, and the sums of its pieces.
 
@@ -288,51 +258,3 @@ class LmdbLog(LmdbLogCore):
             self.trim(txn, previous)
         steps.reached("journal-trimmed")
         return written, sums
-
-    def mark_broken(self, txn: Txn, position: int, reason: str) -> Checkpoint:
-        """From now on there is no filter, for the reason given; one that is marked already stays as it is."""
-        before = self.read_checkpoint(txn)
-        if before is not None and before.state == STATE_BROKEN:
-            return before
-        broken = Checkpoint(position, position, position, position, 0, 0, STATE_BROKEN, reason)
-        txn.put(CHECKPOINT_KEY, broken.pack(), db=self.dbs.meta)
-        txn.drop(self.dbs.filter, delete=False)
-        steps.reached("broken-marked")
-        return broken
-
-    # --- what goes with a generation
-
-    def write_model(self, txn: Txn, compiled: bytes | None, estimator: bytes | None) -> None:
-        """Keep the compiled model of a filter (None: it has none) and what that was compiled from."""
-        db = self.dbs.model
-        record = None if compiled is None else sealed(compiled)
-        if txn.get(COMPILED_KEY, db=db) == record and (record is not None or not txn.stat(db)["entries"]):
-            return  # a filter that grows keeps its model
-        txn.drop(db, delete=False)
-        if record is not None:
-            txn.put(COMPILED_KEY, record, db=db)
-            if estimator is not None:
-                txn.put(ESTIMATOR_KEY, sealed(estimator), db=db)
-
-    def read_traffic(self, txn: AnyTxn) -> TrafficRecord:
-        """What the filter has met; as if it had met nothing if that cannot be read."""
-        record = txn.get(TRAFFIC_KEY, db=self.dbs.meta)
-        try:
-            return TrafficRecord.unpack(bytes(record) if record is not None else None)
-        except FormatError:
-            return TrafficRecord()
-
-    def write_traffic(self, txn: Txn, traffic: TrafficRecord) -> None:
-        """Keep what the filter has met."""
-        txn.put(TRAFFIC_KEY, traffic.pack(), db=self.dbs.meta)
-
-    def read_misses(self, txn: Txn) -> Iterator[bytes]:
-        """The sample of absent keys that were asked for, in random order."""
-        return misses.read_misses(txn, self.dbs)
-
-    def read_build(self, txn: AnyTxn) -> BuildInfo | None:
-        """What the last rebuild wrote; None if there was none, or it cannot be read."""
-        with contextlib.suppress(ValueError):
-            record = txn.get(BUILD_KEY, db=self.dbs.meta)
-            return BuildInfo.unpack(bytes(record) if record is not None else None)
-        return None

@@ -21,6 +21,7 @@ from dlbf.storage.layout import (
     DATABASES,
     FLAG_OMITTED,
     GUARD_KEY,
+    GUARD_LOG_FILE,
     STORE_KEY,
     Checkpoint,
     StoreInfo,
@@ -31,8 +32,9 @@ from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import Databases, count_keys
 from dlbf.storage.opening import SYNC_MODES, open_environment
 from dlbf.storage.secret import SECRET_BYTES, make_secret, read_secret
+from dlbf.storage.tablelog import TableLog
 
-__all__ = ["Opened", "Options", "checked_path", "open_parts"]
+__all__ = ["DEFAULT_FPR", "Opened", "Options", "checked_path", "new_info", "open_parts", "read_settings"]
 
 log = logging.getLogger("dlbf.storage")
 
@@ -96,12 +98,14 @@ class Opened:
 
     environment: Environment
     writes: Writes
-    log: LmdbLog
+    log: TableLog
     settings: Settings
 
 
 def open_parts(path: Path, options: Options, on_create: OnCreate | None = None) -> Opened:
     """Open, or make, an environment; ``on_create`` says that it is a guard's."""
+    if on_create is None and (path / GUARD_LOG_FILE).exists():
+        raise StoreError(f"{path}: this is the directory of a guard; open it with Guard(engine, path)")
     if (options.readonly or not options.create) and not _has_data(path):
         raise StoreError(f"{path}: there is no store; expected a directory with data.mdb. Check the path")
     handle, room = open_environment(
@@ -120,7 +124,7 @@ def open_parts(path: Path, options: Options, on_create: OnCreate | None = None) 
         with contextlib.suppress(lmdb.Error):
             handle.reader_check()
         dbs = _databases(environment, options, on_create)
-        settings = _read_settings(environment, dbs, options, on_create is not None)
+        settings = read_settings(environment, dbs, options, on_create is not None)
         environment.serve(dbs)
         writes.attach(dbs.data)
         n_stored = None if on_create is not None else lambda txn: count_keys(txn, dbs)
@@ -189,11 +193,8 @@ def _made(environment: Environment, options: Options, on_create: OnCreate | None
 
 def _fill(txn: Txn, new: LmdbLog, options: Options, on_create: OnCreate | None) -> None:
     """Write what a new environment has."""
-    fpr, secret = DEFAULT_FPR if options.fpr is None else options.fpr, options.secret
-    info = StoreInfo.new(fpr, secret is not None, options.keyed)
-    if options.keyed and secret is None:
-        secret = make_secret(new.environment.path)
-    blob = generations.new_filter("auto", 0, fpr, secret).to_bytes()
+    info, secret = new_info(new.environment.path, options)
+    blob = generations.new_filter("auto", 0, info.fpr, secret).to_bytes()
     position = new.position(txn)
     new.write_checkpoint(txn, blob, Checkpoint.of(position, position, 0), (None, b""))
     new.append(txn, position, OperationLog().record(position, position, FLAG_OMITTED))
@@ -202,7 +203,17 @@ def _fill(txn: Txn, new: LmdbLog, options: Options, on_create: OnCreate | None) 
         on_create(txn, new)
 
 
-def _read_settings(environment: Environment, dbs: Databases, options: Options, is_guard: bool) -> Settings:
+def new_info(path: Path, options: Options) -> tuple[StoreInfo, bytes | None]:
+    """What a new store or guard says about itself, and its secret, which is kept if it was not given."""
+    fpr, secret = DEFAULT_FPR if options.fpr is None else options.fpr, options.secret
+    info = StoreInfo.new(fpr, secret is not None, options.keyed)
+    if options.keyed and secret is None:
+        secret = make_secret(path)
+    return info, secret
+
+
+def read_settings(environment: Environment, dbs: Databases, options: Options, is_guard: bool) -> Settings:
+    """What a store or a guard says about itself."""
     path, fpr = environment.path, options.fpr
     with environment.reading() as txn:
         record = txn.get(STORE_KEY, db=dbs.meta)

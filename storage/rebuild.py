@@ -5,9 +5,8 @@ short read transactions), *train* (model and plan; most of the time), *build* (e
 step, following the journal), *measure* (held-out negatives), *switch* (one write transaction).  Nothing is written
 before the last.
 
-Memory is bounded by the samples, ``MAX_KEYS`` and ``MAX_NEGATIVES``, two filters, and 12 bytes for each key while the
-base of a layered one is made (see ``dlbf.storage.layers``).  Training fits two candidates at a time, which is what uses
-a second core; scanning and filling are one thread each.
+Memory is bounded by the samples, ``MAX_KEYS`` and ``MAX_NEGATIVES``, and two filters.  Training fits two candidates at
+a time, which is what uses a second core; scanning and filling are one thread each.
 """
 
 import math

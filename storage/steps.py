@@ -5,7 +5,7 @@ In normal use ``reached`` is a call that does nothing.  It is compiled: so are s
 
 from dlbf.kernels.journal import reached, set_hook
 
-__all__ = ["GUARD_STEPS", "STEPS", "reached", "set_hook"]
+__all__ = ["CONVERSION_STEPS", "GUARD_STEPS", "STEPS", "reached", "set_hook"]
 
 STEPS = (
     "write-began",
@@ -40,4 +40,12 @@ GUARD_STEPS = (
     "guard-engine-written",
     "guard-intent-cleared",
     "guard-resolved",
+)
+
+# Those of the conversion of a guard that an older version made.
+CONVERSION_STEPS = (
+    "conversion-filter-written",
+    "conversion-written",
+    "conversion-named",
+    "conversion-text-left",
 )

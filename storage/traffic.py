@@ -18,9 +18,9 @@ from dlbf.kernels.locks import Held
 from dlbf.kernels.traffic import TrafficCore
 from dlbf.storage import misses
 from dlbf.storage.layout import TrafficRecord
-from dlbf.storage.lmdblog import LmdbLog
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.observing import observe
+from dlbf.storage.tablelog import TableLog
 
 __all__ = ["Reads", "Traffic"]
 
@@ -73,7 +73,7 @@ class Traffic(TrafficCore):
         self._began = Reported()  # what was counted when the generation began to answer
         self._written = TrafficRecord()  # what the last report has left
 
-    def start(self, txn: Txn, log: LmdbLog) -> None:
+    def start(self, txn: Txn, log: TableLog) -> None:
         """Begin to draw absent keys, as rarely as the sample there is asks for."""
         if self.limit:
             every = misses.drawing_rate(txn, log.dbs, self.limit, log.read_traffic(txn).scale)
@@ -104,7 +104,7 @@ class Traffic(TrafficCore):
         passed = self.n_false_positives - self._reported.false_positives
         return observe(record, generation, self.n_filtered - self._reported.filtered + passed, passed)
 
-    def report(self, txn: Txn, log: LmdbLog, generation: int, changes: tuple[int, int] | None = None) -> None:
+    def report(self, txn: Txn, log: TableLog, generation: int, changes: tuple[int, int] | None = None) -> None:
         """Write sampled absent keys and counts of lookups; ``changes``: keys added and deleted up to a checkpoint."""
         self._flushed_at = time.monotonic()
         self.report_due = False

@@ -27,12 +27,12 @@ from dlbf.storage.layout import (
     opened,
 )
 from dlbf.storage.ledger import Ledger
-from dlbf.storage.lmdblog import LmdbLog
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import Databases, long_state
 from dlbf.storage.misses import check_misses
 from dlbf.storage.report import Verification
 from dlbf.storage.source import Source
+from dlbf.storage.tablelog import TableLog
 
 __all__ = ["check_meta", "unknown_meta", "verify"]
 
@@ -121,7 +121,7 @@ def unknown_meta(txn: Txn, dbs: Databases) -> list[bytes]:
     return [bytes(key) for key in txn.cursor(dbs.meta).iternext(values=False) if key not in META_KEYS]
 
 
-def check_records(txn: Txn, log: LmdbLog) -> list[str]:
+def check_records(txn: Txn, log: TableLog) -> list[str]:
     """Read every record of ours and say what is wrong with it."""
     dbs = log.dbs
     problems = check_meta(txn, dbs, META_KEYS)

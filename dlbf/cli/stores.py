@@ -176,6 +176,11 @@ def _check_path(path: Path, write: bool, create: bool, guards: bool = False) -> 
         _check_access(path.absolute().parent, os.W_OK | os.X_OK, "make a store in it")
         return
     _check_access(path, os.R_OK | os.X_OK, "read it")
+    if is_guard(path):
+        for file in (path / "guard.lock", path / "guard.log"):
+            if file.exists():  # else who opens it says what is missing
+                _check_access(file, os.R_OK, "read it")
+        return
     if not data.exists():
         others = sorted(each.name for each in path.iterdir())[:3]
         if create and not others:

@@ -47,26 +47,17 @@ cdef inline uint64_t* slot_of(uint64_t* entries, uint64_t bucket, int i) noexcep
 
 
 cdef uint64_t* free_slot(uint64_t* entries, uint64_t n_groups, uint64_t a, uint64_t b) noexcept nogil:
-    """A slot that is not in use in the emptier one of the two buckets, NULL if there is none.
-
-    With the first one that has any, twice the room would be needed when half of it is used.
-    """
+    """A slot that is not in use in one of the two buckets, NULL if there is none."""
     cdef uint64_t bucket = bucket_of(a, a, n_groups)
     cdef uint64_t* slot
-    cdef uint64_t* here = NULL
-    cdef uint64_t* best = NULL
-    cdef int i, _side, n_free, most = 0
+    cdef int i, _side
     for _side in range(2):
-        n_free = 0
         for i in range(SLOTS):
             slot = slot_of(entries, bucket, i)
             if not slot[0] & IN_USE:
-                n_free += 1
-                here = slot
-        if n_free > most:
-            most, best = n_free, here
+                return slot
         bucket = bucket_of(second_place(b), a, n_groups)
-    return best
+    return NULL
 
 
 cdef class AbsentSet:

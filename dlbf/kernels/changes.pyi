@@ -8,6 +8,7 @@ from dlbf.kernels.environment import WritesCore
 from dlbf.kernels.journal import OperationLog
 from dlbf.kernels.ledger import LedgerCore
 from dlbf.kernels.lmdblog import LmdbLogCore
+from dlbf.kernels.log import LogCore
 from dlbf.kernels.lookup import LookupCore
 from dlbf.kernels.traffic import TrafficCore
 
@@ -16,9 +17,9 @@ _Value: TypeAlias = bytes | bytearray | memoryview
 
 def commit_change(
     writes: WritesCore,
-    log: LmdbLogCore,
+    log: LogCore,
     ledger: LedgerCore,
-    txn: lmdb.Transaction,
+    txn: Any,  # of the log's own kind
     position: int,
     operations: OperationLog,
 ) -> None: ...

@@ -1,12 +1,13 @@
 """Changes of a store's data: a single key in a transaction of its own, and many in one."""
 
 cimport cython
-from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 
 from dlbf.kernels.journal cimport RECORD_REMOVED, reached
 from dlbf.kernels.ledger cimport ledger_usable
 from dlbf.kernels.locks cimport PyThread_get_thread_ident
-from dlbf.kernels.types cimport unlikely
+from dlbf.kernels.log cimport LogCore
+from dlbf.kernels.types cimport uint8_t, unlikely
 
 from dlbf.errors import StoreError
 
@@ -22,7 +23,7 @@ cdef enum:
 
 
 cpdef commit_change(
-    WritesCore writes, LmdbLogCore log, LedgerCore ledger, txn, uint64_t position, OperationLog operations
+    WritesCore writes, LogCore log, LedgerCore ledger, txn, uint64_t position, OperationLog operations
 ):
     """Commit a transaction that has changed data, with its record, and let the filter follow: every commit but those
     that write a checkpoint, too.
@@ -30,7 +31,10 @@ cpdef commit_change(
     cdef uint64_t flags = RECORD_REMOVED if operations.n_removed else 0
     cdef bytes record = operations.record(position, ledger.generation, flags)
     log.commit(writes, txn, position, record)
-    ledger.follow_own(position, record, operations.n_added + operations.n_removed)
+    ledger.follow_own(
+        position, <const uint8_t*>PyBytes_AS_STRING(record), PyBytes_GET_SIZE(record),
+        operations.n_added + operations.n_removed,
+    )
     reached("filter-applied")
 
 

@@ -36,6 +36,14 @@ cdef class Tail:
     cpdef bint stage(self, bytes record, uint64_t txn_id) except -1
 
 
+cdef enum:
+    # Most bytes of the number before a key.
+    NUMBER_BYTES = 10
+
+cdef Py_ssize_t put_operation(uint8_t* out, bytes key, int removal) noexcept
+cdef void put_head(
+    uint8_t* out, Py_ssize_t size, uint64_t txn_id, uint64_t generation, uint64_t flags, uint64_t n_operations,
+) noexcept
 cdef Py_ssize_t apply_operations(FilterCore core, const uint8_t* record, Py_ssize_t size, bytes upto) except -1
 
 cpdef reached(str name)

@@ -19,8 +19,6 @@ from dlbf.errors import ChecksumError, FilterFullError, FormatError, StoreError
 cdef enum:
     # Operations parsed, hashed and prefetched before the first of them is applied.
     GROUP = 32
-    # Most bytes of the number before a key.
-    NUMBER_BYTES = 10
     # Before the records of a block, and before each of them.
     BLOCK_HEAD_BYTES = 8
     FRAME_HEAD_BYTES = 4

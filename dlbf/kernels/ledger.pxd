@@ -55,7 +55,12 @@ cdef class LedgerCore:
     cdef void _withdraw(self) noexcept
     cdef void _drop(self) noexcept
     cpdef bint follow(self, uint64_t position, record, Py_ssize_t n_operations) except -1
-    cdef int follow_own(self, uint64_t position, bytes record, Py_ssize_t n_operations) except -1
+    cdef bint _follow(
+        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations
+    ) except -1
+    cdef int follow_own(
+        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations
+    ) except -1
 
 
 cdef inline uint64_t word_newest(Word word) noexcept nogil:

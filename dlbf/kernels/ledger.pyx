@@ -129,11 +129,16 @@ cdef class LedgerCore:
         False: it has no room, and is kept as ``full``.  After any exception there is no filter: it may be half changed.
         """
         cdef const uint8_t[::1] view = record
+        return self._follow(position, &view[0], view.shape[0], n_operations)
+
+    cdef bint _follow(
+        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations
+    ) except -1:
         cdef Py_ssize_t n_removed = 0
         self._withdraw()
         if n_operations:
             try:
-                n_removed = apply_operations(self.filter, &view[0], view.shape[0], None)
+                n_removed = apply_operations(self.filter, record, size, None)
             except FilterFullError:
                 self.full = self.filter
                 self._drop()
@@ -145,18 +150,20 @@ cdef class LedgerCore:
         self.added += n_operations - n_removed
         self.deleted += n_removed
         self.n_operations += n_operations
-        self.log_bytes += view.shape[0]
+        self.log_bytes += size
         if n_removed:
             self.removed = position
         return True
 
-    cdef int follow_own(self, uint64_t position, bytes record, Py_ssize_t n_operations) except -1:
+    cdef int follow_own(
+        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations
+    ) except -1:
         """The same for a commit of this process, if nobody else is at it: then they, or the next reader, catch up."""
         if self.lock.acquire(False):
             try:
                 if (
                     self.filter is not None and self.applied == position - 1
-                    and self.follow(position, record, n_operations)
+                    and self._follow(position, record, size, n_operations)
                 ):
                     self._offer()
             finally:

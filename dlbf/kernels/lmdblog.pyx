@@ -2,11 +2,12 @@
 
 from cpython.bytes cimport PyBytes_GET_SIZE
 
+from dlbf.kernels.environment cimport WritesCore
 from dlbf.kernels.journal cimport reached
 from dlbf.kernels.types cimport likely
 
 
-cdef class LmdbLogCore:
+cdef class LmdbLogCore(LogCore):
     """Base of :class:`dlbf.storage.lmdblog.LmdbLog`, which brings ``append_slowly``."""
 
     def __init__(self, transaction, main_db, bytes tail_key):

@@ -28,9 +28,9 @@ from dlbf.cli import build
 from dlbf.cli.records import RecordError, read_records, record_writer
 from dlbf.cli.text import CODECS, escape, unescape
 from dlbf.errors import StoreError
+from dlbf.kernels.filelog import ADDING
 from dlbf.storage import Guard, Store
 from dlbf.storage.engines import MappingEngine
-from dlbf.storage.intents import ADDING
 
 # Everything that text formats get wrong: separators, line ends, escapes, invalid UTF-8, empty, long.
 AWKWARD = {
@@ -466,14 +466,16 @@ def test_info_of_a_guard_that_cannot_filter_says_why(tmp_path):
     assert "pass-through: the engine's keys have not been read yet" in said
     assert "NEEDED" in said
     with Guard({b"a": b"1"}, path) as guard:
-        peek.guarded(guard).lock_file.intend(ADDING, 1, 1)
+        peek.guarded(guard).log.intend(ADDING, guard.stats().last_txn, 1)
     assert "adding keys, or died while it did; the next writer settles that" in run("info", path).stdout
-    before = {each.name: each.read_bytes() for each in path.iterdir() if each.name != "lock.mdb"}
+    before = {each.name: each.read_bytes() for each in path.iterdir()}
     run("info", path)
-    assert {each.name: each.read_bytes() for each in path.iterdir() if each.name != "lock.mdb"} == before
-    (path / "guard.lock").write_bytes(b"nonsense")
+    assert {each.name: each.read_bytes() for each in path.iterdir()} == before
+    log = bytearray(before["guard.log"])
+    log[90] ^= 1
+    (path / "guard.log").write_bytes(log)
     said = run("info", "--check", path, code=3).stdout
-    assert "guard.lock cannot be read" in said
+    assert "what a writer noted cannot be read" in said
 
 
 def test_other_lmdb_environments_are_told(tmp_path):

@@ -23,8 +23,23 @@ from support.racing import close_under, twins_of
 from support.samples import url_keys
 
 from dlbf.errors import StoreError
+from dlbf.kernels.filelog import ADDING, LATE, NOTHING, REMOVING, LogHead
 from dlbf.kernels.hashing import checksum64
-from dlbf.storage import Guard, Store, generations, guarding, intents, ledger
+from dlbf.kernels.journal import OperationLog
+from dlbf.kernels.journal import operations as operations_of
+from dlbf.storage import (
+    Guard,
+    Store,
+    commits,
+    filelog,
+    folder,
+    generations,
+    guarding,
+    intents,
+    ledger,
+    tablelog,
+    tables,
+)
 from dlbf.storage import guard as guard_module
 from dlbf.storage.engines import (
     Adapter,
@@ -370,7 +385,7 @@ def test_put_of_a_dead_process_that_arrives_after_a_new_filter_is_found(tmp_path
     with open_guard(engine, tmp_path / "g") as guard:
         guard.update(dict.fromkeys(keys, b"late"))
         assert peek.late_keys(guard) == set()
-        assert peek.guarded(guard).lock_file.note.intent == intents.NOTHING
+        assert peek.guarded(guard).log.intended() == (NOTHING, None)
     for _ in range(2):
         with open_guard(engine, tmp_path / "left", attach=False) as guard:
             guard.rebuild(model=None)
@@ -445,15 +460,18 @@ def test_record_of_a_late_key_golden_bytes_and_damage(tmp_path, monkeypatch):
     with open_guard(engine, tmp_path) as guard:
         fail(engine, lambda: guard.put(b"key", b""))
         number = guard.stats().last_txn
-    with lmdb.open(str(tmp_path), max_dbs=9) as env:
-        db = env.open_db(b"data")
-        with env.begin(write=True, db=db) as txn:
-            [(place, value)] = list(txn.cursor())
+    monkeypatch.undo()
+    with open_guard(engine, tmp_path, attach=False) as guard:
+
+        def damage(txn):
+            [(place, value)] = list(txn.cursor(db=peek.dbs(guard).data))
             assert place == struct.pack(">QI", number, 0)
             assert value[8:] == struct.pack("<Q", 1_700_000_000) + b"key"
             assert value[:8] == checksum64(value[8:]).to_bytes(8, "little")
-            txn.put(place, value[:-1])
-    monkeypatch.undo()
+            txn.put(place, value[:-1], db=peek.dbs(guard).data)
+            return OperationLog()
+
+        peek.guarded(guard).alone(peek.commits(guard).transact, damage)
     with open_guard(engine, tmp_path) as guard:
         assert peek.late_keys(guard) == set()
         fail(engine, lambda: guard.put(b"other", b""))
@@ -635,7 +653,8 @@ def interrupted_at(number, files, change):
 def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change, in_flight):
     gc.collect()  # lock files that others have left are not to end in the middle of this
     engine = Counting({b"old": b"1", b"other": b"1"}, in_flight=in_flight)
-    files = {guard_module.__file__, guarding.__file__, intents.__file__}
+    modules = (guard_module, guarding, intents, filelog, folder, tables, tablelog, commits)
+    files = {module.__file__ for module in modules}
     taken = []
     with open_guard(engine, tmp_path) as guard, spawn(LOCK_WATCHER, tmp_path) as watcher:
         lock = peek.guarded(guard).lock_file.lock
@@ -648,7 +667,7 @@ def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change, in
             watcher.stdin.flush()
             assert watcher.stdout.readline() == "free\n", number
             taken.clear()
-            guard[b"other"] = b"%d" % number
+            guard.update({b"other": b"%d" % number})  # not the compiled change of one key, which takes it itself
             assert len(taken) == 1
             assert {key: guard.get(key) for key in engine.mapping} == engine.mapping
             found = guard.verify()
@@ -668,37 +687,61 @@ def n_descriptors():
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def note():
-    return intents.Note(intents.REMOVING, 7, 3, bytes(range(16)), 5, (b"key", b"", b"x" * 300))
-
-
 def test_note_golden_bytes():
-    packed = intents.Note(intents.ADDING, 7, 3, bytes(range(16)), 5).pack()
-    expected = struct.pack("<8sQQQ16sQQ", b"dlbf-g\x00\x01", 1, 7, 3, bytes(range(16)), 5, 0)
-    assert packed[8:] == expected
-    assert packed[:8].hex() == "29a73bebca64ea1e"
+    """Intent and position, and behind them the highest 14 bits of their product with an odd number."""
+    assert (NOTHING, ADDING, REMOVING, LATE) == (0, 1, 2, 3)
+    for intent, position in [(ADDING, 7), (REMOVING, 8), (LATE, 1 << 40)]:
+        note = position << 2 | intent
+        check = (note * 0x9E3779B97F4A7C15 & 2**64 - 1) >> 50
+        assert LogHead.packed_note(intent, position) == check << 50 | note
+    assert LogHead.packed_note(ADDING, 7) == 0xEC4800000000001D
 
 
-def test_note_every_bit_and_every_byte_counts():
-    packed = note().pack()
-    assert intents.Note.unpack(packed + b"left from a longer one") == note()
-    for n in range(len(packed)):
-        assert intents.Note.unpack(packed[:n]) is None
-    for i in range(8 * len(packed)):
-        changed = bytearray(packed)
-        changed[i // 8] ^= 1 << i % 8
-        assert intents.Note.unpack(bytes(changed)) is None
+def test_note_every_bit_counts(tmp_path):
+    with open_guard({}, tmp_path) as guard:
+        file = peek.guarded(guard).log.folder.newest_file()
+        for intent, position in [(ADDING, 7), (REMOVING, 7), (LATE, 123_456_789_012)]:
+            file.head.note(intent, position)
+            assert file.head.noted() == (intent, position)
+            packed = LogHead.packed_note(intent, position)
+            assert packed == file.head.whole_note
+            for i in range(64):
+                changed = packed ^ 1 << i
+                write_at(tmp_path / "guard.log", 88, changed.to_bytes(8, "little"))
+                assert file.head.whole_note == changed
+                assert file.head.noted() == (NOTHING, 0), i
+        file.head.note(NOTHING, 0)
+        assert (file.head.whole_note, file.head.noted()) == (0, (NOTHING, 0))
 
 
-def test_note_with_too_many_keys_is_kept_without_them(tmp_path):
-    file = intents.LockFile(tmp_path)
-    file.intend(intents.REMOVING, 1, 1, [b"x" * 1000] * 2000)
-    file.read()
-    assert (file.note.intent, file.note.keys) == (intents.REMOVING, ())
-    file.settle()
-    file.read()
-    assert file.note.intent == intents.NOTHING
-    file.close()
+def write_at(path, place, data):
+    """Change bytes of a file in their place."""
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(data)
+
+
+def test_note_with_many_keys_has_all_of_them(tmp_path):
+    keys = [b"%04d" % i + b"x" * 1000 for i in range(2000)]
+    engine = Counting(dict.fromkeys(keys, b"1"))
+    with open_guard(engine, tmp_path) as guard:
+        log = peek.guarded(guard).log
+        operations = OperationLog()
+        for key in keys:
+            operations.removed(key)
+        newest = log.folder.newest_file().head.newest()
+        log.intend(REMOVING, newest + 1, guard.ledger.generation, operations)
+        shutil.copytree(tmp_path, tmp_path / "left")
+        intent, record = log.intended()
+        assert intent == REMOVING
+        assert [key for _, key in operations_of(record)] == keys
+        assert log.folder.newest_file().head.newest() == newest
+        log.settle()
+        assert log.intended() == (NOTHING, None)
+    del engine.mapping[keys[0]], engine.mapping[keys[-1]]
+    with open_guard(engine, tmp_path / "left", attach=False) as guard:
+        assert peek.guarded(guard).log.intended() == (NOTHING, None)
+        assert guard.verify() == type(guard.verify())(1998, 0, 0)
 
 
 # Also what closes a file that was opened is interrupted.
@@ -765,22 +808,27 @@ def test_lost_guard_is_made_again_from_the_engine(tmp_path):
         assert guard.verify() == type(guard.verify())(len(KEYS), 0, 0)
 
 
-@pytest.mark.parametrize("damage", ["nonsense", "cut", "flipped filter", "lost secret"])
+@pytest.mark.parametrize("damage", ["nonsense", "cut", "flipped filter", "cut filter", "lost filter", "lost secret"])
 def test_damaged_guard_reads_the_engine_and_is_repaired(tmp_path, damage, caplog):
     engine = Counting(dict.fromkeys(KEYS, b"1"))
     with open_guard(engine, tmp_path, keyed=True) as guard:
         guard.checkpoint()
     if damage == "nonsense":
-        (tmp_path / "data.mdb").write_bytes(b"nonsense" * 2000)
+        (tmp_path / "guard.log").write_bytes(b"nonsense" * 2000)
     elif damage == "cut":
-        (tmp_path / "data.mdb").write_bytes((tmp_path / "data.mdb").read_bytes()[:-8192])
+        (tmp_path / "guard.log").write_bytes((tmp_path / "guard.log").read_bytes()[:-8])
     elif damage == "lost secret":
         (tmp_path / "secret.key").unlink()
     else:
-        with lmdb.open(str(tmp_path), max_dbs=9) as env:
-            db = env.open_db(b"filter")
-            with env.begin(write=True) as txn:
-                txn.drop(db, delete=False)
+        [path] = tmp_path.glob("filter.*")
+        if damage == "lost filter":
+            path.unlink()
+        elif damage == "cut filter":
+            path.write_bytes(path.read_bytes()[:-1])
+        else:
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
     if damage not in ("nonsense", "cut"):
         with open_guard(engine, tmp_path, attach=False, keyed=True) as guard:
             assert guard.state == "pass-through"
@@ -793,7 +841,7 @@ def test_damaged_guard_reads_the_engine_and_is_repaired(tmp_path, damage, caplog
         assert guard.verify().ok
         assert all(guard.get(key) == b"1" for key in KEYS)
     assert len(caplog.messages) == 1
-    assert (tmp_path / "data.mdb.damaged").exists() == (damage in ("nonsense", "cut"))
+    assert (tmp_path / "guard.log.damaged").exists() == (damage in ("nonsense", "cut"))
 
 
 def test_guard_touches_nothing_that_is_not_a_guards(tmp_path):
@@ -810,7 +858,7 @@ def test_guard_touches_nothing_that_is_not_a_guards(tmp_path):
         Guard({}, tmp_path / "other")
     assert (tmp_path / "other" / "data.mdb").read_bytes() == b"somebody's" * 1000
     Guard({}, tmp_path / "guard").close()
-    with pytest.raises(StoreError, match="environment of a guard"):
+    with pytest.raises(StoreError, match="directory of a guard"):
         Store(tmp_path / "guard")
 
 
@@ -868,7 +916,7 @@ def test_unsynced_commits_are_not_trusted_after_a_power_failure(tmp_path, monkey
         assert guard.get(b"new") == b"1"
     with open_guard(engine, tmp_path / "copy") as guard:
         assert guard.verify().ok
-    assert (tmp_path / "copy" / "data.mdb.damaged").exists()  # made again
+    assert (tmp_path / "copy" / "guard.log.damaged").exists()  # made again
     # Closed, everything was on disk.
     with open_guard(engine, tmp_path, attach=False) as guard:
         assert guard.state == "filtering"
@@ -904,12 +952,15 @@ def test_engine_is_synced_before_a_removal_is_journaled(tmp_path):
 def test_unreadable_note_makes_the_guard_anew(tmp_path):
     engine = Counting(dict.fromkeys(KEYS, b"1"))
     open_guard(engine, tmp_path).close()
-    packed = bytearray((tmp_path / "guard.lock").read_bytes())
-    packed[50] ^= 1
-    (tmp_path / "guard.lock").write_bytes(packed)
+    packed = bytearray((tmp_path / "guard.log").read_bytes())
+    packed[90] ^= 1
+    (tmp_path / "guard.log").write_bytes(packed)
+    with open_guard(engine, tmp_path, readonly=True) as guard:
+        assert guard.state == "pass-through"
+        assert "noted cannot be read" in guard.stats().reason
     with open_guard(engine, tmp_path) as guard:
         assert guard.verify().ok
-    assert (tmp_path / "data.mdb.damaged").exists()
+    assert (tmp_path / "guard.log.damaged").exists()
 
 
 # --- rebuilding beside writers
@@ -1937,8 +1988,8 @@ def test_moved_directory_is_the_same_and_a_copied_one_is_not(tmp_path):
         assert moved.state == "filtering"
     with pytest.raises(StoreError, match=OTHERS):
         open_guard(FakeEngine(client), tmp_path / "copy")
-    # Damage of the environment does not change whose keys they are.
-    (tmp_path / "moved" / "data.mdb").write_bytes(b"nonsense")
+    # Damage of the log does not change whose keys they are.
+    (tmp_path / "moved" / "guard.log").write_bytes(b"nonsense")
     with open_guard(FakeEngine(client), tmp_path / "moved") as moved:
         assert moved.get(b"k") == b"1"
         assert moved.verify().ok

@@ -384,26 +384,6 @@ def test_a_checkpoint_keeps_it_and_a_commit_that_fails_changes_nothing(path, mon
         assert store.verify().ok
 
 
-def test_room_for_absent_keys_is_taken_as_it_fills_and_counted(path):
-    with filled(path, 11_000, fpr=0.01) as store:
-        before = store.stats()
-        assert (before.layers.absent_bytes, before.layers.absent_limit_bytes) == (0, 64 * 1024)
-        assert before.bits_per_key < 7
-        sizes = []
-        for i in range(400_000):
-            assert store.get(b"absent %d" % i) is None
-            if i % 1000 == 0:
-                now = store.stats()
-                used = now.layers.absent_bytes
-                sizes.append(used)
-                # 16.5 bytes for each entry; twice the room is taken when a quarter is full at the earliest.
-                assert used <= max(1056, 8 * 16.5 * now.layers.absent_keys)
-                assert now.bits_per_key == pytest.approx(before.bits_per_key + 8 * used / 11_000)
-        assert len(set(sizes)) > 4
-        assert sizes == sorted(sizes)
-        assert 60_000 < sizes[-1] <= 64 * 1024
-
-
 def test_verify_finds_a_key_that_is_wrongly_known_to_be_absent(path):
     with filled(path) as store:
         assert store.verify().ok

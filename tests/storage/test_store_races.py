@@ -239,17 +239,18 @@ def test_interrupted_builder_is_not_gone_on_with(path, monkeypatch):
         assert store.verify().ok
 
 
-def test_interrupted_change_of_the_filter_is_done_again(store, monkeypatch):
-    real = ledger.Ledger.follow
+@pytest.mark.parametrize("step", ["commit-done", "filter-applied"])
+def test_change_interrupted_before_or_after_the_filter_follows_is_followed_once(store, step):
+    def interrupt(reached):
+        if reached == step:
+            raise KeyboardInterrupt
 
-    def interrupted(*arguments):
-        real(*arguments)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ledger.Ledger, "follow", interrupted)
-    with pytest.raises(KeyboardInterrupt), store.write() as txn:
-        txn.delete(store.twins[0])
-    monkeypatch.undo()
+    steps.set_hook(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt), store.write() as txn:
+            txn.delete(store.twins[0])
+    finally:
+        steps.set_hook(None)
     assert store.get(store.twins[1]) == b"2"
     assert store.twins[0] not in store
 

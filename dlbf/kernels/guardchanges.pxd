@@ -1,0 +1,43 @@
+"""A change of one key through a guard, without Python around it but for the engine."""
+
+from dlbf.kernels.environment cimport EnvironmentCore
+from dlbf.kernels.filelock cimport FileLock
+from dlbf.kernels.filelog cimport FileLogCore, LogFile
+from dlbf.kernels.ledger cimport LedgerCore
+from dlbf.kernels.locks cimport OwnLock
+from dlbf.kernels.lookup cimport LookupCore
+from dlbf.kernels.traffic cimport TrafficCore
+from dlbf.kernels.types cimport uint8_t, uint64_t
+
+
+cdef class GuardChanges:
+    cdef object __weakref__
+    cdef EnvironmentCore environment
+    cdef FileLogCore log
+    cdef LedgerCore ledger
+    cdef TrafficCore traffic
+    cdef OwnLock mutex
+    cdef FileLock writer
+    cdef object put                # methods of the engine's adapter
+    cdef object has
+    cdef object delete
+    cdef object sync               # None: nothing waits for the disk
+    cdef object failed             # called with the exception that a write has ended with
+    cdef object watch              # called when the writers' lock is kept for the next change; None: it never is
+    cdef object grow               # called when the filter has no room
+    cdef bytes boot                # that must be marked in the log; None: records are synced
+    cdef Py_ssize_t n_last         # operations followed when somebody must look whether a larger filter is due
+    cdef uint64_t generation       # of the filter that was said for
+
+    cdef bint _may_be_quick(self, Py_ssize_t n_bytes) noexcept
+    cdef LogFile _begin(self, Py_ssize_t n_bytes)
+    cdef int _end(self, bint keep) except -1
+    cdef uint8_t* _record(self, LogFile file, bytes key, int removal, Py_ssize_t* size) noexcept
+    cdef int _show(self, LogFile file, uint8_t* record, Py_ssize_t size) except -1
+    cdef bint _is_there(self, bytes key) except -1
+    cdef int store(self, bytes key, bytes value, bint new) except -2
+    cdef int remove(self, bytes key) except -2
+
+
+cdef class GuardCore(LookupCore):
+    cdef public GuardChanges _changes
