@@ -25,7 +25,15 @@ from dlbf.filters.ribbon_sizes import (
 from dlbf.filters.row import Base
 from dlbf.format import float_to_param
 from dlbf.kernels.hashing import hash64_many
-from dlbf.kernels.ribbon import RibbonCore, ribbon_bounds, ribbon_put_head, ribbon_solve, ribbon_sort
+from dlbf.kernels.ribbon import (
+    RibbonCore,
+    ribbon_bounds,
+    ribbon_close_gap,
+    ribbon_halve,
+    ribbon_put_head,
+    ribbon_solve,
+    ribbon_sort,
+)
 from dlbf.typenames import Keys
 
 __all__ = ["RIBBON", "RibbonFilter", "SortedHashes", "fill_ribbon", "usable_cores"]
@@ -38,6 +46,8 @@ MAX_OFFSET = 1 << 23
 CROWDED_KEYS = 2600
 # Shards that one thread solves at least: fewer are done before another thread has started.
 SHARDS_PER_THREAD = 8
+# Hashes that two threads sort rather than one, for the same reason.
+SORTED_BY_TWO = 1 << 16
 
 Hashes = npt.NDArray[np.uint64]
 Room = npt.NDArray[np.uint8] | bytearray | memoryview  # writable
@@ -52,16 +62,18 @@ class SortedHashes:
         Sorted in place, repeated ones dropped: the array is used up.
     filter_id : int
         Of the filter that is to be built.
+    workers : int, optional
+        Threads; by default one for every processor that this process may use.
     """
 
-    def __init__(self, hashes: Hashes, filter_id: int = 0) -> None:
+    def __init__(self, hashes: Hashes, filter_id: int = 0, workers: int | None = None) -> None:
         if not isinstance(hashes, np.ndarray) or hashes.dtype != np.uint64 or hashes.ndim != 1:
             found = f"{hashes.dtype}, {hashes.ndim}-d" if isinstance(hashes, np.ndarray) else type(hashes).__name__
             raise TypeError(f"hashes must be a numpy array of uint64 with one dimension, found {found}")
         if not (hashes.flags.writeable and hashes.flags.c_contiguous):
             raise ValueError("hashes are sorted in place, so they must be writable and contiguous; pass hashes.copy()")
         self.hashes = hashes
-        self.n_keys = ribbon_sort(hashes, filter_id)
+        self.n_keys = _sort(hashes, filter_id, usable_cores() if workers is None else workers)
         self.bounds = ribbon_bounds(hashes, self.n_keys, ribbon_shards(self.n_keys))
         self.spare = np.zeros(len(self.bounds), dtype=np.int64)
         counts = np.diff(self.bounds)
@@ -94,6 +106,20 @@ class SortedHashes:
 def usable_cores() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _sort(hashes: Hashes, filter_id: int, workers: int) -> int:
+    """Sort as the filter of that id sees them, the different ones to the front; returns how many these are."""
+    if workers == 1 or len(hashes) < SORTED_BY_TWO:
+        return ribbon_sort(hashes, filter_id)
+    from concurrent.futures import ThreadPoolExecutor  # heavy, and only a large build needs it
+
+    n_low = ribbon_halve(hashes, filter_id)
+    with ThreadPoolExecutor(2) as pool:
+        low, high = pool.map(ribbon_sort, (hashes[:n_low], hashes[n_low:]))
+    # No hash is in both halves.
+    ribbon_close_gap(hashes, low, n_low, high)
+    return low + high
 
 
 def fill_ribbon(keys: SortedHashes, geometry: RibbonGeometry, payload: Room, workers: int | None = None) -> bool:
@@ -230,7 +256,7 @@ class RibbonFilter(RibbonCore, Filter):
         filter_id = check_count("filter_id", filter_id, 0, 2**64 - 1)
         if workers is not None:
             workers = check_count("workers", workers, 1, 1 << 16)
-        keys = SortedHashes(hashes, filter_id)
+        keys = SortedHashes(hashes, filter_id, workers)
         while True:
             geometry = keys.geometry(fpr)
             payload = allocate(ribbon_bytes(geometry))

@@ -5,7 +5,7 @@ Building takes three steps, which :mod:`dlbf.filters.ribbon` puts together: sort
 number of threads).  The result depends on the set of hashes alone, not on their order or on the number of threads.
 """
 
-from libc.string cimport memset
+from libc.string cimport memmove, memset
 
 from dlbf.kernels.core cimport KEY_ABSENT
 from dlbf.kernels.hashing cimport hash_for_filter
@@ -188,6 +188,28 @@ def ribbon_sort(uint64_t[::1] hashes, uint64_t filter_id=0):
             a[kept] = a[i]
             kept += a[i] != a[kept - 1]
     return kept
+
+
+def ribbon_halve(uint64_t[::1] hashes, uint64_t filter_id=0):
+    """Bring the hashes below 2^63, as the filter of that id sees them, to the front; returns how many there are."""
+    cdef Py_ssize_t i, low = 0
+    cdef uint64_t x
+    with nogil:
+        for i in range(hashes.shape[0]):
+            # No branch depends on a hash: the processor could not foresee it.
+            x = hash_for_filter(hashes[i], filter_id)
+            hashes[i] = hashes[low]
+            hashes[low] = x
+            low += not x >> 63
+    return low
+
+
+def ribbon_close_gap(uint64_t[::1] hashes, Py_ssize_t to, Py_ssize_t start, Py_ssize_t n):
+    """Move ``n`` hashes from ``start`` on to the place ``to`` before it."""
+    if not 0 <= to <= start <= start + n <= hashes.shape[0]:
+        raise ValueError(f"expected {to} <= {start} <= {start + n} <= {hashes.shape[0]}")
+    if n:
+        memmove(&hashes[to], &hashes[start], n * sizeof(uint64_t))
 
 
 def ribbon_partition(uint64_t[::1] hashes, uint8_t[::1] regions, Py_ssize_t n_regions):

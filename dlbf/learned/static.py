@@ -195,7 +195,7 @@ def _build(
     n_keys = [before[r + 1] - before[r] for r in range(n_regions)]
     own: dict[int, SortedHashes] = {}
     for r, (_, filter_id) in members.items():
-        own[r] = SortedHashes(hashes[before[r] : before[r + 1]], filter_id)
+        own[r] = SortedHashes(hashes[before[r] : before[r + 1]], filter_id, workers)
         n_keys[r] = own[r].n_keys
     while True:
         geometries = {r: own[r].geometry(rate) for r, (rate, _) in members.items()}

@@ -13,10 +13,12 @@ from support import peek
 from support.samples import SECRET, url_keys
 
 import dlbf
+from dlbf.filters import ribbon
 from dlbf.filters.base import aligned_zeros
 from dlbf.filters.ribbon import SortedHashes, fill_ribbon
 from dlbf.filters.ribbon_sizes import RibbonGeometry, ribbon_bytes, ribbon_fpr, ribbon_geometry
 from dlbf.kernels.hashing import hash64_many
+from dlbf.kernels.ribbon import ribbon_close_gap
 
 KEYS = url_keys(30_000, seed=1)
 ABSENT = url_keys(40_000, seed=2)
@@ -289,3 +291,31 @@ def test_whatever_the_table_says_nothing_outside_is_read():
 def test_impossible_geometry_is_refused(geometry):
     with pytest.raises(ValueError, match="must be between"):
         dlbf.RibbonFilter._payload_bytes((0, 0, 0, *RibbonGeometry(*geometry)))
+
+
+@pytest.mark.parametrize("filter_id", [0, 7])
+@pytest.mark.parametrize("kind", ["random", "repeated", "low", "high", "equal"])
+def test_two_threads_sort_as_one_does(monkeypatch, kind, filter_id):
+    monkeypatch.setattr(ribbon, "SORTED_BY_TWO", 2)
+    hashes = random_hashes(20_000)
+    hashes = {
+        "random": hashes,
+        "repeated": np.concatenate([hashes, hashes[::-1], hashes[:5000]]),
+        "low": hashes >> np.uint64(1),
+        "high": hashes | np.uint64(1 << 63),
+        "equal": np.full(5000, hashes[0]),
+    }[kind]
+    one, two = (SortedHashes(hashes.copy(), filter_id, workers) for workers in (1, 2))
+    assert one.n_keys == two.n_keys == len(np.unique(hashes))
+    assert (one.hashes[: one.n_keys] == two.hashes[: one.n_keys]).all()
+    assert (np.diff(two.hashes[: two.n_keys]) > 0).all()
+    assert (one.bounds == two.bounds).all()
+
+
+def test_a_gap_is_closed_within_the_array_only():
+    hashes = np.arange(10, dtype=np.uint64)
+    ribbon_close_gap(hashes, 2, 4, 3)
+    assert hashes.tolist() == [0, 1, 4, 5, 6, 5, 6, 7, 8, 9]
+    for wrong in ((-1, 4, 3), (5, 4, 3), (0, 8, 3), (0, 4, -5)):
+        with pytest.raises(ValueError, match="expected"):
+            ribbon_close_gap(hashes, *wrong)
