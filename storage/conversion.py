@@ -32,7 +32,6 @@ from dlbf.kernels.hashing import checksum64
 from dlbf.kernels.journal import OperationLog
 from dlbf.storage import steps
 from dlbf.storage.folder import FILTER_FILE, LOG_FILE, new_log
-from dlbf.storage.intents import LOCK_FILE
 from dlbf.storage.layout import (
     CHECKPOINT_KEY,
     DATA_FILE,
@@ -88,12 +87,8 @@ class OldNote(NamedTuple):
         return cls(intent, txn_id, generation, boot, clean, tuple(keys))
 
 
-def old_note(folder: Path) -> tuple[OldNote, bool, bool]:
-    """The note of an old guard; whether its file is one of a guard at all, and whether it cannot be read."""
-    try:
-        data = (folder / LOCK_FILE).read_bytes()
-    except FileNotFoundError:
-        data = b""
+def old_note(data: bytes) -> tuple[OldNote, bool, bool]:
+    """The note in the ``guard.lock`` of an old guard; whether that is one of a guard, and whether it cannot be read."""
     note = OldNote.unpack(data)
     return note or OldNote(), data[8:16] == MAGIC, bool(data) and note is None
 

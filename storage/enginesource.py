@@ -25,6 +25,7 @@ class EngineSource(SourceCore):
     def __init__(self, engine: Adapter, environment: Environment) -> None:
         self.engine = engine
         self.environment = environment
+        self.direct = engine.get
         self.late = LateKeys(environment.dbs)
 
     def fetch(self, key: bytes) -> bytes | None:

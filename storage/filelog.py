@@ -173,8 +173,7 @@ class FileLog(FileLogCore, TableLog):
     def intend(self, intent: int, position: int, generation: int, operations: OperationLog | None = None) -> None:
         """Note it; ``operations`` are staged as the record behind the newest one."""
         file = self.folder.newest_file()
-        if operations is not None:
-            file.advance()
+        if operations is not None and not self.folder.state.damage:
             # Keys of late writes are needed until the commit that lists them is shown; it must not overwrite them.
             gap = 2 * operations.nbytes + LATE_GAP_BYTES if intent == LATE else 0
             with refuse_full_disk(self.folder.path):

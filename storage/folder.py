@@ -96,9 +96,12 @@ class Folder:
     def reload(self) -> None:
         """Another file has taken the place of the one that is open."""
         state = self._load()
-        self._before, self.state = self.state.file, state
+        if self.state.file.number == state.file.number:
+            state.file.close()  # another thread was faster
+        else:
+            self._before, self.state = self.state.file, state
         for watcher in self.watchers:
-            watcher(state.file)
+            watcher(self.state.file)
 
     def watch(self, watcher: Callable[[LogFile], object]) -> None:
         """Call this with the newest file: now, and whenever another one is."""
@@ -109,16 +112,21 @@ class Folder:
         """The file to be written, for who has the writers' lock."""
         if self.state.file.head.is_retired:
             self._follow_file(True)
-        return self.state.file
+        file = self.state.file
+        with contextlib.suppress(FormatError):  # whoever reads or commits finds that, too
+            file.tidy()
+        return file
 
     def begin(self, db: str = "", parent: None = None, write: bool = False, buffers: bool = False) -> FolderTxn:
         """A transaction, as of now."""
         if self.state.file.head.is_retired:
             self._follow_file(write)
-        state = _newest(self.state)
-        self.state = state
-        if write and not state.damage:
-            state.file.advance()
+        if write:
+            self.newest_file()
+        before = self.state
+        state = _newest(before)
+        if self.state is before:  # else another thread has walked as far, or to another file
+            self.state = state
         return FolderTxn(state, state.position + 1 if write else state.position, write)
 
     def _follow_file(self, write: bool) -> None:
@@ -175,23 +183,18 @@ class Folder:
                     before.head.restore()
                 raise
             self.reload()
-        self._tidy()
+        self._tidy(position)
 
-    def _tidy(self) -> None:
-        """Remove filters that nobody will look for any more."""
-        newest = f"{FILTER_FILE}{self.filter_number()}"
+    def _tidy(self, position: int) -> None:
+        """Remove filters that nobody will look for any more, now that there is a log with ``position``."""
+        state = self.state
+        if state.position < position:
+            return  # a thread has just put an older moment back
+        newest = f"{FILTER_FILE}{filter_number(state)}"
         for path in self.path.glob(FILTER_FILE + "*"):
             if path.name != newest:
                 with contextlib.suppress(OSError):
                     path.unlink()
-
-    def filter_number(self) -> int:
-        """The number of the filter's file; 0: there is none."""
-        try:
-            checkpoint = Checkpoint.unpack(self.state.tables["meta"].items.get(CHECKPOINT_KEY, b""))
-        except FormatError:
-            return 0
-        return 0 if checkpoint.state == STATE_BROKEN else checkpoint.txn_id
 
     # --- what LMDB's environment has, too
 
@@ -212,7 +215,7 @@ class Folder:
     def sync(self, force: bool = True) -> None:
         """Wait until everything is on disk."""
         with contextlib.suppress(FileNotFoundError):
-            sync_path(self.path / f"{FILTER_FILE}{self.filter_number()}")
+            sync_path(self.path / f"{FILTER_FILE}{filter_number(self.state)}")
         sync_path(self.path)
         self.state.file.sync()
 
@@ -223,11 +226,22 @@ class Folder:
             self._before.close()
 
 
+def filter_number(state: State) -> int:
+    """The number of the filter's file; 0: there is none."""
+    try:
+        checkpoint = Checkpoint.unpack(state.tables["meta"].items.get(CHECKPOINT_KEY, b""))
+    except FormatError:
+        return 0
+    return 0 if checkpoint.state == STATE_BROKEN else checkpoint.txn_id
+
+
 def _newest(state: State) -> State:
     """The newest moment of the same file."""
     file = state.file
-    if file.head.newest() == state.position and not state.damage:
+    if file.head.newest() == state.position:
         return state
+    if state.damage:
+        return state._replace(position=file.head.newest())
     try:
         changes, position, end = file.changes_since(state.position, state.end)
         tables = state.tables
@@ -346,5 +360,5 @@ class FolderEnvironment(Environment):
                 "guard was open. Close it, and open it where it is now"
             ) from error
         with contextlib.suppress(OSError):
-            n_bytes += (self.path / f"{FILTER_FILE}{folder.filter_number()}").stat().st_size
+            n_bytes += (self.path / f"{FILTER_FILE}{filter_number(folder.state)}").stat().st_size
         return n_bytes

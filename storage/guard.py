@@ -17,7 +17,7 @@ from dlbf.errors import FormatError, StoreError
 from dlbf.kernels.guardchanges import GuardCore
 from dlbf.kernels.hashing import checksum64
 from dlbf.kernels.journal import OperationLog
-from dlbf.kernels.keys import read_keys
+from dlbf.kernels.keys import pairs_of_bytes, read_keys
 from dlbf.kernels.locks import Held
 from dlbf.kernels.methods import own_methods
 from dlbf.storage import steps
@@ -300,15 +300,20 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
     def update(self, other: Items = (), /, **more: bytes) -> None:
         """Store many items, in batches: one commit and at most one question to the engine for thousands of them."""
         for items in (iter(as_items(other)), iter(more.items())):
-            while batch := {as_key(key): as_value(value) for key, value in islice(items, BATCH_KEYS)}:
+            while pairs := list(islice(items, BATCH_KEYS)):
+                batch = pairs_of_bytes(pairs)
+                if batch is None:
+                    batch = {as_key(key): as_value(value) for key, value in pairs}
                 self._writes.alone(self._put_batch, batch)
 
     def _put_batch(self, batch: dict[bytes, bytes]) -> None:
         keys = list(batch)
         exists = self._writes.existing(keys)
         steps.reached("guard-checked")
-        new = [key for key, there in zip(keys, exists, strict=True) if not there]
-        old = [key for key, there in zip(keys, exists, strict=True) if there]
+        new, old = keys, list[bytes]()
+        if any(exists):
+            new = [key for key, there in zip(keys, exists, strict=True) if not there]
+            old = [key for key, there in zip(keys, exists, strict=True) if there]
         self._writes.store(new, old, lambda: self.engine.put_many(list(batch.items())))
 
     def _delete_slowly(self, key: Key) -> bool:

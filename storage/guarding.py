@@ -183,11 +183,7 @@ class GuardedWrites:
         def write(txn: Txn) -> OperationLog:
             nonlocal done
             operations = OperationLog()
-            for key in keys:
-                if intent == ADDING:
-                    operations.added(key)
-                else:
-                    operations.removed(key)
+            operations.add_all(list(keys), intent == REMOVING)
             generation = self.ledger.generation if self.ledger.filter is not None else 0
             # The record of this commit tells which keys are added; one of what is removed comes too late for that.
             position = self.log.position(txn)
@@ -269,8 +265,7 @@ class GuardedWrites:
     def _announce(self, keys: Sequence[bytes]) -> None:
         """Note keys whose writes are about to be sent."""
         operations = OperationLog()
-        for key in keys:
-            operations.added(key)
+        operations.add_all(list(keys), False)
         self.log.intend(LATE, self.log.folder.newest_file().head.newest(), self.ledger.generation, operations)
 
     def delete(self, keys: list[bytes], checked: bool = False) -> list[bytes]:

@@ -191,7 +191,7 @@ class Opening:
                 f"{self.folder}: an older version of dlbf made this guard, and has it open; close it there, so that it "
                 "can be converted"
             )
-        note, is_guards, is_damaged = old_note(self.folder)
+        note, is_guards, is_damaged = old_note(self.lock_file.old_bytes())
         problem = ""
         if is_guards and note.unsynced_boot not in (NO_BOOT, self.boot) and not note.clean_txn:
             problem = "the machine stopped while commits were not on disk"

@@ -21,6 +21,9 @@ __all__ = ["LOCK_FILE", "LockFile", "boot_id"]
 
 LOCK_FILE = "guard.lock"
 
+# A note of an older version is not longer.
+OLD_BYTES = 4096 + (1 << 20)
+
 WRITER_BYTE = 1 << 40
 USERS_BYTE = WRITER_BYTE + 1
 
@@ -77,11 +80,16 @@ class LockFile:
         if hasattr(self, "writer"):  # else its making was interrupted
             self.close()
 
+    def old_bytes(self) -> bytes:
+        """What an older version has noted here; through our own descriptor: to close another one drops the locks."""
+        return os.pread(self._fd, OLD_BYTES, 0)
+
     # --- locks
 
     def lock(self, wait: bool = True) -> bool:
         """Become the writer; False if there is one, and the caller does not want to wait."""
-        return self.writer.acquire(wait)
+        # It may be kept from the last change; to stand in line for it then would be to wait for oneself.
+        return self.writer.taken or self.writer.acquire(wait)
 
     def lock_quietly(self) -> None:
         """Wait until nobody writes, without becoming the writer; ``unlock`` must follow."""

@@ -18,6 +18,7 @@ cdef class LogHead:
     cdef uint8_t* at               # NULL: nothing is mapped
 
     cdef uint64_t word(self) noexcept
+    cdef bint ends_at(self, uint64_t end) noexcept
     cdef void show(self, uint64_t position, uint64_t end) noexcept
     cdef void set_note(self, uint64_t intent, uint64_t position) noexcept
     cdef bint is_idle(self, bytes boot) noexcept

@@ -157,6 +157,10 @@ cdef class LogHead:
         """The file that was to take its place never came."""
         store_shared64(self.at + WORD_AT, self.word() & ~RETIRED)
 
+    cdef bint ends_at(self, uint64_t end) noexcept:
+        """Whether the newest frame is said to end there."""
+        return load64(self.at + END_AT) == end
+
     cdef void show(self, uint64_t position, uint64_t end) noexcept:
         """The frame that ends at ``end`` is complete: it is the newest."""
         store_shared64(self.at + END_AT, end)
@@ -268,16 +272,26 @@ cdef class LogFile:
         return whole_frame(KIND_STAGED, record)
 
     cdef int _map_body(self) except -1:
-        """Map as much of the file as there is now."""
+        """Map as much of the file as there is now, if that is more than before.
+
+        Other threads may come in whenever Python is called: the new map is put in without, and the old one let go last.
+        """
         cdef Py_ssize_t size = os.fstat(self.descriptor).st_size
-        made = mmap.mmap(self.descriptor, size, access=mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ)
-        if self.body != NULL:
-            self.body = NULL
-            PyBuffer_Release(&self.body_taken.view)
-        PyObject_GetBuffer(made, &self.body_taken.view, PyBUF_WRITABLE if self.writable else PyBUF_SIMPLE)
-        self.body_map = made
-        self.body = <uint8_t*>self.body_taken.view.buf
+        cdef Export made, before
+        map = mmap.mmap(self.descriptor, size, access=mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ)
+        PyObject_GetBuffer(map, &made.view, PyBUF_WRITABLE if self.writable else PyBUF_SIMPLE)
+        if self.body != NULL and size <= self.n_mapped:
+            PyBuffer_Release(&made.view)
+            return 0
+        cdef object old_map = self.body_map
+        cdef bint had = self.body != NULL
+        before = self.body_taken
+        self.body_taken = made
+        self.body = <uint8_t*>made.view.buf
         self.n_mapped = size
+        self.body_map = map
+        if had:
+            PyBuffer_Release(&before.view)
         return 0
 
     def close(self):
@@ -340,8 +354,13 @@ cdef class LogFile:
             At a frame that is not whole; everything before it has been walked.
         """
         cdef uint64_t newest = self.head.word() & ~RETIRED
+        cdef uint64_t position
+        cdef Py_ssize_t at, end
         while self.position < newest:
-            self._walked(self._frame(self.end, self.position + 1, KIND_RECORD))
+            position, at = self.position, self.end
+            end = self._frame(at, position + 1, KIND_RECORD)
+            if self.position == position and self.end == at:  # else another thread has walked meanwhile
+                self._walked(end)
 
     def changes_since(self, uint64_t position, Py_ssize_t at):
         """Changes of tables, with their positions, behind the frame of ``position``, which ends at ``at``; the newest
@@ -366,10 +385,11 @@ cdef class LogFile:
         return out, position, at
 
     cdef int _walked(self, Py_ssize_t end) except -1:
+        cdef Py_ssize_t at = self.end
         self.position += 1
-        if unlikely(self.position % MARK_EVERY == 0):
-            self.marks.append((self.position, self.end))
         self.end = end
+        if unlikely(self.position % MARK_EVERY == 0):
+            self.marks.append((self.position, at))
         return 0
 
     def ends_well(self):
@@ -392,6 +412,19 @@ cdef class LogFile:
     def adopt(self):
         """Take the frame behind the newest: it was complete before its writer died, and says nothing untrue."""
         self.head.show(self.position + 1, load64(self.head.at + END_AT))
+
+    def tidy(self):
+        """Before anything is written: take the frame of a writer that died before the word showed it.
+
+        Raises
+        ------
+        FormatError
+            If the frames end nowhere near where the header says.
+        """
+        self.advance()
+        if not self.ends_well():
+            self.adopt()
+            self.advance()
 
     def read_run(self, uint64_t position, Py_ssize_t n_bytes=RUN_BYTES):
         """Records from ``position`` on, not checked, as many as about ``n_bytes`` hold; none if it has none."""

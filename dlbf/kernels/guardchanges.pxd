@@ -25,6 +25,9 @@ cdef class GuardChanges:
     cdef object failed             # called with the exception that a write has ended with
     cdef object watch              # called when the writers' lock is kept for the next change; None: it never is
     cdef object grow               # called when the filter has no room
+    cdef bint is_wanted            # the lock has been kept long enough
+    cdef set known                 # keys that the filter has entries for, at ``known_at``; see ``_is_known``
+    cdef uint64_t known_at         # position in the log
     cdef bytes boot                # that must be marked in the log; None: records are synced
     cdef Py_ssize_t n_last         # operations followed when somebody must look whether a larger filter is due
     cdef uint64_t generation       # of the filter that was said for
@@ -35,6 +38,8 @@ cdef class GuardChanges:
     cdef uint8_t* _record(self, LogFile file, bytes key, int removal, Py_ssize_t* size) noexcept
     cdef int _show(self, LogFile file, uint8_t* record, Py_ssize_t size) except -1
     cdef bint _is_there(self, bytes key) except -1
+    cdef bint _is_known(self, LogFile file, bytes key) except -1
+    cdef int _know(self, LogFile file, bytes key) except -1
     cdef int store(self, bytes key, bytes value, bint new) except -2
     cdef int remove(self, bytes key) except -2
 

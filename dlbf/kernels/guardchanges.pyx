@@ -19,6 +19,10 @@ from dlbf.kernels.locks cimport PyThread_get_thread_ident
 from dlbf.kernels.types cimport unlikely
 
 cdef enum:
+    # Keys that a process knows the filter to have entries for, at most.
+    MOST_KNOWN = 4096
+
+cdef enum:
     # What became of a change.
     CHANGE_REFUSED = -1      # not the common case: do it slowly
     CHANGE_NOTHING = 0       # there was nothing to be deleted
@@ -64,6 +68,7 @@ cdef class GuardChanges:
         self.grow = grow
         self.boot = boot
         self.watch = watch
+        self.known = set()
 
     def allow(self, Py_ssize_t n_changes):
         """Let so many follow; whatever else changes the filter counts as well."""
@@ -98,7 +103,7 @@ cdef class GuardChanges:
                 fits = (
                     file.head.word() == ledger.current == ledger.applied == file.position
                     and self._may_be_quick(n_bytes) and file.has_room(RECORD_HEAD_BYTES + NUMBER_BYTES + n_bytes)
-                    and file.head.is_idle(self.boot)
+                    and file.head.is_idle(self.boot) and file.head.ends_at(file.end)
                 )
         finally:
             if not fits:
@@ -110,7 +115,8 @@ cdef class GuardChanges:
 
     cdef int _end(self, bint keep) except -1:
         """Let other threads write; and other processes, unless the lock is kept for the next change."""
-        if not keep or self.watch is None:
+        if not keep or self.is_wanted or self.watch is None:
+            self.is_wanted = False
             self.writer.release()
         self.mutex.owner = 0
         self.mutex.lock.release()
@@ -119,6 +125,7 @@ cdef class GuardChanges:
     def let_go(self):
         """Give back a lock that is being kept; False: a thread is in the middle of a change, try again."""
         if not self.mutex.lock.acquire(False):
+            self.is_wanted = True  # whoever has it gives it back
             return False
         if fork_count == self.ledger.own_forks:
             self.writer.release()
@@ -158,6 +165,21 @@ cdef class GuardChanges:
         """Whether the engine has a key; what the filter denies needs no question."""
         return ledger_probe(self.ledger, key) != ANSWER_ABSENT and self.has(key)
 
+    cdef bint _is_known(self, LogFile file, bytes key) except -1:
+        """Whether a key that the filter lets pass has an entry: the engine is asked, unless this process knows.
+
+        It knows of keys that it has stored or asked for since anybody else has changed something.
+        """
+        return key in self.known or self.has(key)
+
+    cdef int _know(self, LogFile file, bytes key) except -1:
+        """The newest change was ours, or there was none: a key has an entry."""
+        if unlikely(len(self.known) >= MOST_KNOWN):
+            self.known.clear()
+        self.known.add(key)
+        self.known_at = file.position
+        return 0
+
     cdef int store(self, bytes key, bytes value, bint new) except -2:
         """Store a value."""
         cdef Py_ssize_t size = 0
@@ -166,7 +188,10 @@ cdef class GuardChanges:
         if file is None:
             return CHANGE_REFUSED
         try:
-            if not new and self._is_there(key):
+            if self.known_at != file.position:
+                self.known.clear()
+                self.known_at = file.position
+            if not new and ledger_probe(self.ledger, key) != ANSWER_ABSENT and self._is_known(file, key):
                 reached("guard-checked")
                 try:
                     self.put(key, value)
@@ -174,6 +199,8 @@ cdef class GuardChanges:
                 except BaseException as error:
                     self.failed(error)
                     raise
+                if file.position == self.known_at:
+                    self._know(file, key)
                 return CHANGE_DONE
             reached("guard-checked")
             # Asking may have run other code: a signal handler, a finalizer.
@@ -195,6 +222,8 @@ cdef class GuardChanges:
                 raise
             file.head.set_note(NOTE_NOTHING, 0)
             reached("guard-intent-cleared")
+            if file.position == self.known_at + 1:
+                self._know(file, key)
             if unlikely(self.ledger.filter is None):
                 self.grow(1)
             return CHANGE_DONE
@@ -226,6 +255,9 @@ cdef class GuardChanges:
                 self.failed(error)
                 raise
             reached("data-written")
+            if self.known_at == file.position:
+                self.known.discard(key)
+                self.known_at = file.position + 1
             self._show(file, file.space(), size)  # where it is now: another thread may have mapped the file anew
             reached("guard-journaled")
             file.head.set_note(NOTE_NOTHING, 0)

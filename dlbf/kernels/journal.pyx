@@ -111,6 +111,15 @@ cdef class OperationLog:
         self._append(key, 1)
         self.n_removed += 1
 
+    def add_all(self, list keys, bint removal):
+        """All of these keys (bytes) were added, or removed."""
+        cdef bytes key
+        for key in keys:
+            if removal:
+                self.removed(key)
+            else:
+                self.added(key)
+
     cpdef clear(self):
         """No operations."""
         self.size = RECORD_HEAD_BYTES

@@ -1,4 +1,4 @@
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,3 +20,4 @@ class ArrayReader(KeyReader):
 
 def read_keys(keys: Keys) -> list[bytes]: ...
 def read_key(key: object) -> bytes: ...
+def pairs_of_bytes(pairs: list[Any]) -> dict[bytes, bytes] | None: ...

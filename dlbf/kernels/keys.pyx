@@ -413,3 +413,16 @@ def read_key(key):
         return (<const char*>ref.data)[:ref.n_bytes]
     finally:
         key_close(&ref)
+
+
+def pairs_of_bytes(list pairs):
+    """Keys and values that are all bytes, as a dict; None if anything is something else."""
+    cdef dict out = {}
+    for pair in pairs:
+        if type(pair) is not tuple or len(<tuple>pair) != 2:
+            return None
+        key, value = <tuple>pair
+        if type(key) is not bytes or type(value) is not bytes:
+            return None
+        out[key] = value
+    return out

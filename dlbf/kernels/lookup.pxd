@@ -5,6 +5,8 @@ from dlbf.kernels.traffic cimport TrafficCore
 
 
 cdef class SourceCore:
+    cdef public object direct      # gets a value without ``fetch`` around it; None: there is no such
+
     cdef object _fetch(self, object key)
 
 

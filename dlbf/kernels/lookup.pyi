@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar, overload
 
 from dlbf.kernels.ledger import LedgerCore
@@ -6,7 +7,8 @@ from dlbf.kernels.traffic import TrafficCore
 _Key: TypeAlias = bytes | str | bytearray | memoryview
 _T = TypeVar("_T")
 
-class SourceCore: ...
+class SourceCore:
+    direct: Callable[[bytes], bytes | None] | None
 
 class LookupCore:
     @property

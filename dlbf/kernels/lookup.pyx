@@ -11,7 +11,7 @@ cdef class SourceCore:
     """Where the data are; subclasses bring ``fetch``, see :class:`dlbf.storage.source.Source`."""
 
     cdef object _fetch(self, object key):
-        return self.fetch(key)
+        return self.fetch(key) if self.direct is None else self.direct(key)
 
 
 cdef class LookupCore:

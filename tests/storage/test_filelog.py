@@ -366,6 +366,42 @@ def test_damage_of_an_open_log_is_noticed_by_whoever_reads_on(tmp_path, quiet):
 # --- what dying writers leave
 
 
+def test_frame_that_another_writer_left_before_the_word_is_taken_before_the_next_is_written(tmp_path):
+    """Its head must not stay in front of another record of the same length."""
+    engine = Fixed(dict.fromkeys((b"%03d" % i for i in range(200)), b"1"))
+    with open_guard(engine, tmp_path) as guard:
+        guard[b"one"] = b"1"
+        guard[b"two"] = b"1"
+        position = guard.stats().last_txn
+        other = open_file(tmp_path)
+        other.advance()
+        operations = OperationLog()
+        operations.added(b"dead")
+        record = operations.record(position + 1, guard.stats().generation, 0)
+        other.make_room(len(record))
+        other.write(position + 1, record, b"")
+        frame_bytes = len(LogFile.frame(record))
+        write_at(tmp_path / "guard.log", END_AT, (other.end + frame_bytes).to_bytes(8, "little"))
+        other.close()
+        assert guard.stats().last_txn == position
+        guard[b"live"] = b"1"
+        assert guard.stats().last_txn == position + 2
+        assert file_of(guard).ends_well()
+        assert {key: guard.get(key) for key in engine.mapping} == engine.mapping
+        assert (guard.verify().missing, guard.verify().extra) == (0, 1)
+
+
+def test_end_that_a_dead_writer_left_behind_no_frame_is_put_right_by_the_next_writer(tmp_path):
+    engine = Fixed(dict.fromkeys((b"%03d" % i for i in range(200)), b"1"))
+    with open_guard(engine, tmp_path) as guard:
+        guard[b"one"] = b"1"
+        guard[b"two"] = b"1"
+        write_at(tmp_path / "guard.log", END_AT, (file_of(guard).end + 64).to_bytes(8, "little"))
+        guard[b"three"] = b"1"
+        assert file_of(guard).ends_well()
+        assert guard.verify().ok
+
+
 def test_frame_whose_writer_died_before_the_word_is_taken(tmp_path):
     engine = small_guard(tmp_path)
     path = tmp_path / "guard.log"

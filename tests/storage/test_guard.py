@@ -133,7 +133,7 @@ def test_engine_is_asked_only_where_the_filter_cannot_know(tmp_path):
         guard[sure[0]] = b"1"  # new: no question
         assert engine.calls == ["put"]
         engine.calls.clear()
-        guard[sure[0]] = b"2"  # perhaps there: one
+        guard[KEYS[0]] = b"2"  # perhaps there: one
         assert engine.calls == ["has", "put"]
         engine.calls.clear()
         assert guard.delete(sure[0])
@@ -146,6 +146,51 @@ def test_engine_is_asked_only_where_the_filter_cannot_know(tmp_path):
         assert guard.get_many([*sure, *KEYS[:3]])[-3:] == [b"1"] * 3
         assert engine.calls[-1] == "get_many 3"
         assert guard.stats().lookups == guard.stats().filtered + 3
+
+
+def test_key_that_this_process_has_just_put_is_overwritten_without_a_question(tmp_path):
+    engine = Counting(dict.fromkeys(KEYS, b"1"))
+    with open_guard(engine, tmp_path) as guard:
+        guard[b"first"] = b"1"
+        guard[b"second"] = b"1"  # from now on changes of one key are compiled
+        guard[b"a"] = b"1"
+        engine.calls.clear()
+        guard[b"a"] = b"2"
+        assert engine.calls == ["put"]
+        del guard[b"a"]
+        guard[b"a"] = b"3"
+        guard.delete_many([b"a"])
+        engine.calls.clear()
+        guard[b"a"] = b"4"
+        guard[b"a"] = b"5"
+        assert engine.calls[-1] == "put"
+        assert engine.mapping[b"a"] == b"5"
+        assert guard.verify().ok
+
+
+@pytest.mark.parametrize("act", ["delete_many", "rebuild", "checkpoint", "fail"])
+def test_what_this_process_knows_of_keys_ends_with_any_other_change(tmp_path, act):
+    engine = Counting(dict.fromkeys(KEYS, b"1"))
+    with open_guard(engine, tmp_path) as guard:
+        guard[b"first"] = b"1"
+        guard[b"a"] = b"1"
+        if act == "delete_many":
+            guard.delete_many([b"a"])
+        elif act == "fail":
+            engine.fail = "before"
+            with pytest.raises(OSError, match="no room"):
+                guard[b"b"] = b"1"
+            engine.fail = None
+        elif act == "rebuild":
+            engine.mapping.pop(b"a")  # behind the guard's back: the next filter has no entry for it
+            guard.rebuild(model=None)
+        else:
+            guard.checkpoint()
+        guard[b"next"] = b"1"
+        guard[b"b"] = b"2"
+        guard[b"a"] = b"2"
+        assert guard.get(b"a") == guard.get(b"b") == b"2"
+        assert guard.verify().ok
 
 
 def test_overwriting_writes_nothing_into_the_guards_environment(tmp_path):
@@ -678,6 +723,54 @@ def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change, in
         assert number >= 10
         watcher.stdin.close()
         assert watcher.wait(60) == 0
+
+
+PUTS = """
+guard.update({b"ready": b""})
+ready()
+for i in range(3000):
+    guard[b"%d %d" % (number, i)] = b""
+    if i % 50 == 0:
+        guard.update({b"%d %d more" % (number, i): b""})
+"""
+
+
+def test_two_processes_that_keep_the_lock_and_write_slowly_in_between_both_go_on(tmp_path):
+    """Who has the lock must not stand in line for it behind who waits for it."""
+    with guard_engines.running("sqlite3") as folder:
+        peers = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    "import sys\nsys.path.insert(0, sys.argv[4])\nfrom support import guard_engines\n"
+                    "from dlbf.storage import Guard\nnumber = int(sys.argv[3])\n"
+                    "def ready():\n    print('ready', flush=True)\n    sys.stdin.readline()\n"
+                    "with guard_engines.opened('sqlite3', sys.argv[1]) as engine, "
+                    "Guard(engine, sys.argv[2], sync='none', lock_timeout=60) as guard:\n"
+                    + "".join(f"    {line}\n" for line in PUTS.strip().splitlines()),
+                    str(folder),
+                    str(tmp_path / "g"),
+                    str(number),
+                    str(TESTS),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for number in range(2)
+        ]
+        assert [peer.stdout.readline() for peer in peers] == ["ready\n"] * 2
+        for peer in peers:
+            peer.stdin.write("go\n")
+            peer.stdin.flush()
+        assert [peer.wait(180) for peer in peers] == [0, 0]
+        for peer in peers:
+            peer.stdin.close()
+            peer.stdout.close()
+        with guard_engines.opened("sqlite3", folder) as engine, Guard(engine, tmp_path / "g", sync="none") as guard:
+            assert len(guard) == 2 * 3060 + 1
+            assert guard.verify().ok
 
 
 # --- the note

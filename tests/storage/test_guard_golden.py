@@ -18,7 +18,7 @@ from support.places import DATA
 
 from dlbf.errors import StoreError
 from dlbf.kernels.filelog import NOTHING
-from dlbf.storage import Guard, Store, conversion, steps
+from dlbf.storage import Guard, Store, conversion, guardopening, steps
 from dlbf.storage import guard as guard_module
 from dlbf.storage.engines import MappingEngine
 
@@ -46,13 +46,41 @@ def folders(tmp_path):
 @pytest.fixture(autouse=True)
 def same_boot(folders, monkeypatch):
     """The machine has not been started since."""
-    note, _, _ = conversion.old_note(folders / "unsynced")
+    note, _, _ = conversion.old_note((folders / "unsynced" / "guard.lock").read_bytes())
     assert note.unsynced_boot != conversion.NO_BOOT
     monkeypatch.setattr(guard_module, "boot_id", lambda: note.unsynced_boot)
 
 
 def open_guard(engine, path, **options):
     return Guard(engine, path, **{"sync": "none", "keyed": False, "attach": False, **options})
+
+
+LOCK = """
+import fcntl, sys
+from dlbf.storage.intents import WRITER_BYTE
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, WRITER_BYTE)
+        print("free")
+    except OSError:
+        print("taken")
+"""
+
+
+def test_writers_lock_is_held_while_an_old_guard_is_converted(folders, monkeypatch):
+    """Two processes that convert at once would each write a log, and the later one lacks what the earlier has."""
+    seen = []
+    real = guardopening.convert
+
+    def watched(folder, *arguments):
+        done = subprocess.run([sys.executable, "-c", LOCK, folder / "guard.lock"], capture_output=True, text=True)
+        seen.append(done.stdout)
+        real(folder, *arguments)
+
+    monkeypatch.setattr(guardopening, "convert", watched)
+    with open_guard(Fixed(), folders / "plain") as guard:
+        assert guard.state == "filtering"
+    assert seen == ["taken\n"]
 
 
 def check(guard, engine, extra=0):
