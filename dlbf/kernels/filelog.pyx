@@ -283,7 +283,6 @@ cdef class LogFile:
         if self.body != NULL and size <= self.n_mapped:
             PyBuffer_Release(&made.view)
             return 0
-        cdef object old_map = self.body_map
         cdef bint had = self.body != NULL
         before = self.body_taken
         self.body_taken = made
