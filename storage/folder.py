@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, cast
 from dlbf.errors import FormatError, StoreError
 from dlbf.kernels.filelog import LogFile, LogHead, sync_path
 from dlbf.storage.environment import Environment
-from dlbf.storage.layout import CHECKPOINT_KEY, GUARD_LOG_FILE, STATE_BROKEN, Checkpoint, opened, sealed
+from dlbf.storage.layout import CHECKPOINT_KEY, GUARD_LOG_FILE, STATE_BROKEN, Checkpoint, sealed
 from dlbf.storage.longkeys import Databases
 from dlbf.storage.room import is_full, room_left
-from dlbf.storage.tables import TABLES, Table, Tables, TablesTxn, apply_changes, decode, encode, everything
+from dlbf.storage.tables import TABLES, Table, Tables, TablesTxn, apply_changes, encode, everything
 from dlbf.storage.weak import weakly
 
 __all__ = ["DBS", "FILTER_FILE", "LOG_FILE", "Folder", "FolderEnvironment", "State", "new_log", "refuse_full_disk"]
@@ -87,7 +87,7 @@ class Folder:
         file = FileIO(self.path / LOG_FILE, "r" if self.readonly else "r+")
         try:
             log = LogFile(self.path / LOG_FILE, file, not self.readonly)
-            tables = apply_changes(NO_TABLES, decode(log.snapshot()))
+            tables = apply_changes(NO_TABLES, log.snapshot(len(TABLES)), log.part)
             return _newest(State(log, log.position, log.end, tables))
         except BaseException:
             file.close()
@@ -243,12 +243,9 @@ def _newest(state: State) -> State:
     if state.damage:
         return state._replace(position=file.head.newest())
     try:
-        changes, position, end = file.changes_since(state.position, state.end)
-        tables = state.tables
-        for number, change in changes:
-            tables = apply_changes(tables, decode(opened(change, 0, f"change {number}", LOG_FILE)))
-        n_changed = state.n_changed + sum(len(change) for _, change in changes)
-        return State(file, position, end, tables, n_changed)
+        runs, position, end = file.changes_since(state.position, state.end, len(TABLES))
+        n_changed = state.n_changed + sum(stop - start for _, start, stop in runs)
+        return State(file, position, end, apply_changes(state.tables, runs, file.part), n_changed)
     except FormatError as error:
         return state._replace(position=file.head.newest(), damage=str(error))
 

@@ -205,8 +205,7 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         assert isinstance(opened.log, FileLog)
         writes.wire(opened.environment, opened.log, ledger, source, self._commits)
         self._changes = writes.single_changes(traffic)
-        with opened.environment.reading() as txn:
-            traffic.start(txn, opened.log)
+        traffic.start_often()
 
     # --- whose filter it is
 

@@ -15,7 +15,8 @@ Bytes of a change, one after the other::
 """
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Self
 
 from dlbf.errors import FormatError
@@ -27,46 +28,83 @@ PUT, DELETE, EMPTY = 0, 1, 2
 HEAD = struct.Struct("<BBII")
 PAGE_BYTES = 4096
 
+# How many bytes of changes, and what gives them.
+Unread = tuple[int, Callable[[], bytes]]
 # Which table, what happens, key, value.
 Change = tuple[str, int, bytes, bytes]
 
 
 class Table:
-    """Keys and values; sorted when somebody asks for their order."""
+    """Keys and values; read out of their bytes when somebody asks for one, sorted when somebody asks for their order.
 
-    __slots__ = ("_order", "items", "n_bytes")
+    A sample of absent keys is long, and most processes never look at it.
+    """
+
+    __slots__ = ("_items", "_n_bytes", "_order", "_unread")
 
     def __init__(self, items: dict[bytes, bytes] | None = None, n_bytes: int = 0) -> None:
-        self.items = items if items is not None else {}
-        self.n_bytes = n_bytes
+        self._items = items if items is not None else {}
+        self._n_bytes = n_bytes
         self._order: list[bytes] | None = None
+        self._unread: tuple[Unread, ...] = ()
+
+    @property
+    def items(self) -> dict[bytes, bytes]:
+        """All of them; not to be changed."""
+        if self._unread:
+            read = Table(self._items.copy(), self._n_bytes)
+            for _, get in self._unread:
+                for _, what, key, value in decode(get()):
+                    if what == PUT:
+                        read.put(key, value)
+                    elif what == DELETE:
+                        read.delete(key)
+                    else:
+                        read = Table()
+            # Whoever comes in between does the same again.
+            self._items, self._n_bytes, self._unread = read._items, read._n_bytes, ()
+        return self._items
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of keys and values, or some more: what was deleted counts until it is read."""
+        return self._n_bytes + sum(n for n, _ in self._unread)
+
+    def after(self, n_bytes: int, get: Callable[[], bytes]) -> "Table":
+        """The table after changes of so many bytes, which are read later."""
+        out = Table(self._items, self._n_bytes)
+        out._unread = (*self._unread, (n_bytes, get))
+        return out
 
     def copy(self) -> "Table":
         """One that can be changed while this one is read."""
-        return Table(self.items.copy(), self.n_bytes)
+        items = self.items.copy()
+        return Table(items, self._n_bytes)
 
     def order(self) -> list[bytes]:
         """The keys in order; not to be changed."""
+        items = self.items
         if self._order is None:
-            self._order = sorted(self.items)
+            self._order = sorted(items)
         return self._order
 
     def put(self, key: bytes, value: bytes) -> None:
         """Store a value."""
-        before = self.items.get(key)
+        items = self.items
+        before = items.get(key)
         if before is None:
             self._order = None
-            self.n_bytes += len(key) + len(value)
+            self._n_bytes += len(key) + len(value)
         else:
-            self.n_bytes += len(value) - len(before)
-        self.items[key] = value
+            self._n_bytes += len(value) - len(before)
+        items[key] = value
 
     def delete(self, key: bytes) -> bool:
         """Delete a key; True if it was there."""
         value = self.items.pop(key, None)
         if value is None:
             return False
-        self.n_bytes -= len(key) + len(value)
+        self._n_bytes -= len(key) + len(value)
         if self._order and self._order[-1] == key:
             self._order.pop()
         else:
@@ -109,18 +147,14 @@ def decode(data: bytes) -> list[Change]:
     return out
 
 
-def apply_changes(tables: Tables, changes: list[Change]) -> dict[str, Table]:
-    """The tables with some changes made."""
+def apply_changes(
+    tables: Tables, runs: list[tuple[int, int, int]], get: Callable[[int, int], bytes]
+) -> dict[str, Table]:
+    """The tables after runs of changes; ``get`` gives the bytes from a start to an end when they are needed."""
     out = dict(tables)
-    for name in {change[0] for change in changes}:
-        out[name] = out[name].copy()
-    for name, what, key, value in changes:
-        if what == PUT:
-            out[name].put(key, value)
-        elif what == DELETE:
-            out[name].delete(key)
-        else:
-            out[name] = Table()
+    for table, start, end in runs:
+        name = TABLES[table]
+        out[name] = out[name].after(end - start, partial(get, start, end))
     return out
 
 

@@ -76,8 +76,15 @@ class Traffic(TrafficCore):
     def start(self, txn: Txn, log: TableLog) -> None:
         """Begin to draw absent keys, as rarely as the sample there is asks for."""
         if self.limit:
-            every = misses.drawing_rate(txn, log.dbs, self.limit, log.read_traffic(txn).scale)
-            self.sample(every, misses.BUFFER_KEYS // CHECKS, int.from_bytes(os.urandom(8), "little") | 1)
+            self._start(misses.drawing_rate(txn, log.dbs, self.limit, log.read_traffic(txn).scale))
+
+    def start_often(self) -> None:
+        """Begin to draw them as often as any process does, without a look at the sample: the first report looks."""
+        if self.limit:
+            self._start(misses.LEAST_EVERY)
+
+    def _start(self, every: float) -> None:
+        self.sample(every, misses.BUFFER_KEYS // CHECKS, int.from_bytes(os.urandom(8), "little") | 1)
 
     # --- rates
 

@@ -56,6 +56,7 @@ cdef enum:
     BOOT_AT = 96
     CLEAN_AT = 112
     FRAME_HEAD_BYTES = 16
+    CHANGE_HEAD_BYTES = 10
     # The kinds of frames.
     KIND_RECORD = 0x44524F43
     KIND_STAGED = 0x47415453
@@ -317,9 +318,16 @@ cdef class LogFile:
         status = os.fstat(self.descriptor)
         return status.st_dev, status.st_ino
 
-    def snapshot(self):
-        """The bytes of the snapshot."""
-        return (<const char*>self.body + HEAD_BYTES)[:<Py_ssize_t>load64(self.head.at + SNAPSHOT_BYTES_AT)]
+    def snapshot(self, int n_tables):
+        """The tables when the file was made, as changes: runs as :meth:`changes_since` tells them."""
+        cdef Py_ssize_t n_bytes = <Py_ssize_t>load64(self.head.at + SNAPSHOT_BYTES_AT)
+        return runs_at(self.body, HEAD_BYTES, HEAD_BYTES + n_bytes, n_tables)
+
+    def part(self, Py_ssize_t start, Py_ssize_t end):
+        """Bytes of the file, from what was walked."""
+        if not HEAD_BYTES <= start <= end <= self.n_mapped:
+            raise FormatError(f"{self.path}: the log has no bytes {start} to {end}")
+        return (<const char*>self.body)[start:end]
 
     # --- positions
 
@@ -361,25 +369,33 @@ cdef class LogFile:
             if self.position == position and self.end == at:  # else another thread has walked meanwhile
                 self._walked(end)
 
-    def changes_since(self, uint64_t position, Py_ssize_t at):
-        """Changes of tables, with their positions, behind the frame of ``position``, which ends at ``at``; the newest
-        position, and where its frame ends.
+    def changes_since(self, uint64_t position, Py_ssize_t at, int n_tables):
+        """What has changed in the tables behind the frame of ``position``, which ends at ``at``.
+
+        Returns
+        -------
+        list of (int, int, int)
+            Runs of changes of one table: which, and where they begin and end in the file (:meth:`part`).
+        int, int
+            The newest position, and where its frame ends.
 
         Raises
         ------
         FormatError
-            At a frame that is not whole.
+            At a frame that is not whole, or changes that do not match their checksum.
         """
         cdef uint64_t newest = self.head.word() & ~RETIRED
-        cdef Py_ssize_t end, n_record, n_changes
+        cdef Py_ssize_t end, start, n
         cdef list out = []
         while position < newest:
             position += 1
             end = self._frame(at, position, KIND_RECORD)
-            n_record = load32(self.body + at + 4)
-            n_changes = load32(self.body + at + 8)
-            if n_changes:
-                out.append((position, (<const char*>self.body + at + FRAME_HEAD_BYTES + n_record)[:n_changes]))
+            n = load32(self.body + at + 8)
+            if n:
+                start = at + FRAME_HEAD_BYTES + <Py_ssize_t>load32(self.body + at + 4)
+                if n < 8 or load64(self.body + start) != xxh3(self.body + start + 8, n - 8):
+                    raise FormatError(f"{self.path}: changes with record {position} do not match their checksum")
+                out += runs_at(self.body, start + 8, start + n, n_tables)
             at = end
         return out, position, at
 
@@ -551,6 +567,29 @@ cdef bytes whole_frame(uint32_t kind, bytes record):
     put_frame(&view[0], kind, PyBytes_GET_SIZE(record), 0)
     out[FRAME_HEAD_BYTES:FRAME_HEAD_BYTES + len(record)] = record
     return bytes(out)
+
+
+cdef list runs_at(const uint8_t* data, Py_ssize_t at, Py_ssize_t stop, int n_tables):
+    """Where changes of one table follow each other in the bytes of :mod:`dlbf.storage.tables`: (table, start, end)."""
+    cdef Py_ssize_t start = at
+    cdef uint64_t length
+    cdef int table, before = -1
+    cdef list out = []
+    while at < stop:
+        if stop - at < CHANGE_HEAD_BYTES:
+            raise FormatError(f"a change of tables at byte {at} is not whole")
+        table = data[at]
+        length = <uint64_t>CHANGE_HEAD_BYTES + load32(data + at + 2) + load32(data + at + 6)
+        if table >= n_tables or data[at + 1] > 2 or length > <uint64_t>(stop - at):
+            raise FormatError(f"a change of tables at byte {at} cannot be read")
+        if table != before:
+            if before >= 0:
+                out.append((before, start, at))
+            before, start = table, at
+        at += length
+    if before >= 0:
+        out.append((before, start, at))
+    return out
 
 
 def sync_path(path):
