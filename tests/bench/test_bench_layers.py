@@ -60,7 +60,7 @@ def test_processes_share_all_but_a_little(figures):
     assert figures.sharing.processes == layers.PROCESSES
     # Who does not get the list in time has a copy of its own, which a busy machine may bring about.
     if figures.sharing.sharing == layers.PROCESSES:
-        # 340 KB of filter, and some 40 pages of small objects, which vary; with a base of its own it would be above 1.4.
+        # 340 KB of filter, and some 40 pages of small objects, which vary; with a base of its own it is above 1.4.
         assert figures.sharing.share < 0.75
     assert figures.sharing.sharing >= 2
 
