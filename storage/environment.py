@@ -21,7 +21,7 @@ from dlbf.storage.longkeys import Databases
 from dlbf.storage.opening import map_meta_pages
 from dlbf.storage.room import WRITER_BYTE, Room, is_full, room_left
 
-__all__ = ["BEGIN_ERRORS", "MAP_ERRORS", "Environment", "Overtaken", "Writes"]
+__all__ = ["BEGIN_ERRORS", "MAP_ERRORS", "Environment", "Overtaken", "Writes", "rouse"]
 
 log = logging.getLogger("dlbf.storage")
 
@@ -81,6 +81,9 @@ class Environment(EnvironmentCore):
     """
 
     dbs: Databases
+    # For messages: whose it is, and why a child of fork() cannot use it.
+    owner = "store"
+    no_forks = "which LMDB does not allow"
 
     def __init__(self, path: Path, readonly: bool, handle: lmdb.Environment, room: Room | None) -> None:
         self.path = path
@@ -127,9 +130,9 @@ class Environment(EnvironmentCore):
     def refuse_while_closing(self) -> None:
         """Raise if it is closed, or another thread has begun to close it."""
         if self.handle is None:
-            raise StoreError(f"{self.path}: this store is closed; open it again")
+            raise StoreError(f"{self.path}: this {self.owner} is closed; open it again")
         if self.closing not in (0, threading.get_ident()):
-            raise StoreError(f"{self.path}: this store is being closed by another thread; open it again")
+            raise StoreError(f"{self.path}: this {self.owner} is being closed by another thread; open it again")
 
     def check(self) -> None:
         """Raise if it is closed, or this is a child of the process that opened it."""
@@ -137,7 +140,7 @@ class Environment(EnvironmentCore):
             self.refuse_while_closing()
         if self.was_forked():
             raise StoreError(
-                f"{self.path}: opened before fork() and used in the child, which LMDB does not allow; "
+                f"{self.path}: opened before fork() and used in the child, {self.no_forks}; "
                 "open it after the fork in both, or start the child with spawn"
             )
 

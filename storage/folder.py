@@ -7,7 +7,6 @@ nothing here needs a lock.  Whoever writes has the writers' lock (``dlbf.storage
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
@@ -312,6 +311,8 @@ class FolderEnvironment(Environment):
     """A guard's directory, with the methods of LMDB's environment that a face needs."""
 
     handle: Any
+    owner = "guard"
+    no_forks = "which has none of its locks"
 
     def __init__(self, path: Path, readonly: bool, folder: Folder) -> None:
         super().__init__(path, readonly, cast(Any, folder), None)
@@ -327,23 +328,6 @@ class FolderEnvironment(Environment):
 
     def take_turns(self, timeout: float | None) -> None:
         """Writers have a lock of their own: see ``dlbf.storage.intents``."""
-
-    def refuse_while_closing(self) -> None:
-        """Raise if it is closed, or another thread has begun to close it."""
-        if self.handle is None:
-            raise StoreError(f"{self.path}: this guard is closed; open it again")
-        if self.closing not in (0, threading.get_ident()):
-            raise StoreError(f"{self.path}: this guard is being closed by another thread; open it again")
-
-    def check(self) -> None:
-        """Raise if it is closed, or this is a child of the process that opened it."""
-        if self.handle is None:
-            self.refuse_while_closing()
-        if self.was_forked():
-            raise StoreError(
-                f"{self.path}: opened before fork() and used in the child, which has none of its locks; open it after "
-                "the fork in both, or start the child with spawn"
-            )
 
     @property
     def data_bytes(self) -> int:

@@ -10,6 +10,7 @@ import time
 import weakref
 
 from dlbf.kernels.guardchanges import GuardChanges
+from dlbf.storage.environment import rouse
 
 __all__ = ["LockWatch"]
 
@@ -61,11 +62,3 @@ def _watch(reference: "weakref.ref[GuardChanges]", wake: threading.Lock) -> None
                 break
             del changes
         del changes
-
-
-def rouse(wake: threading.Lock) -> None:
-    """Wake the thread, if it sleeps."""
-    try:
-        wake.release()
-    except RuntimeError:
-        pass  # it is awake
