@@ -42,6 +42,10 @@ class EngineSource(SourceCore):
         """Values of the keys in those places."""
         return places, self.engine.get_many([keys[i] for i in places])
 
+    def has_places(self, keys: list[bytes], places: Sequence[int], position: int) -> tuple[Sequence[int], list[bool]]:
+        """Whether the keys in those places are there."""
+        return places, self.engine.has_many([keys[i] for i in places])
+
     def count(self, txn: Txn) -> int:
         """Number of keys in the engine."""
         n_keys = self.engine.count()

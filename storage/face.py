@@ -8,6 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, overload
 
 import lmdb
+import numpy as np
+import numpy.typing as npt
 
 from dlbf.errors import StoreError
 from dlbf.kernels.environment import WriteLock
@@ -152,32 +154,63 @@ class Face(LookupCore):
         ...     s.get_many([b"b", b"x", b"a"])
         [b'2', None, b'1']
         """
+        wanted, read, values = self._read_many(keys, self.source.fetch_places)
+        out: list[bytes | T] = [default] * len(wanted)
+        for i, value in zip(read, values, strict=True):
+            if value is not None:
+                out[i] = value
+        return out
+
+    def contains_many(self, keys: Iterable[Key]) -> npt.NDArray[np.bool_]:
+        """Which of many keys are there.
+
+        Parameters
+        ----------
+        keys : iterable of keys
+            Anything that the filters take as a batch.
+
+        Returns
+        -------
+        numpy.ndarray of bool
+            Certain, unlike a filter's: what it lets pass is looked up.  Values stay where they are if the engine can
+            tell without them.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from dlbf.storage import Store
+        >>> with tempfile.TemporaryDirectory() as folder, Store(folder) as s:
+        ...     s.update({b"a": b"1", b"b": b"2"})
+        ...     s.contains_many([b"b", b"x", b"a"])
+        array([ True, False,  True])
+        """
+        wanted, read, there = self._read_many(keys, self.source.has_places)
+        out = np.zeros(len(wanted), dtype=np.bool_)
+        out[read] = there
+        return out
+
+    def _read_many(
+        self, keys: Iterable[Key], fetch: Callable[[list[bytes], Sequence[int], int], tuple[Sequence[int], list[T]]]
+    ) -> tuple[list[bytes], Sequence[int], list[T]]:
+        """The keys, the places of those that the filter lets pass, and what the source says about these: a value or
+        None, or whether they are there."""
         self._environment.check()
         wanted = read_keys(keys)
-        traffic = self.traffic
+        ledger, traffic = self.ledger, self.traffic
         traffic.count(lookups=len(wanted))
-        maybe, position = self.ledger.ask_many(wanted)
-        epoch = self.ledger.epoch
+        maybe, position = ledger.ask_many(wanted)
+        epoch = ledger.epoch
         asked: Sequence[int] = range(len(wanted)) if maybe is None else maybe.nonzero()[0].tolist()
-        out: list[bytes | T] = [default] * len(wanted)
-        present: set[int] = set()
-        read = asked
-        if asked:
-            read, values = self.source.fetch_places(wanted, asked, position)
-            for i, value in zip(read, values, strict=True):
-                if value is not None:
-                    out[i] = value
-                    present.add(i)
+        read, values = fetch(wanted, asked, position) if asked else (asked, [])
+        absent = [i for i, value in zip(read, values, strict=True) if value is None or value is False]
         if maybe is None or len(read) > len(asked):
             traffic.count(unfiltered=len(wanted))
         else:
-            traffic.count(filtered=len(wanted) - len(read), false_positives=len(read) - len(present))
-            if len(read) > len(present):
-                for i in read:
-                    if i not in present:
-                        self.ledger.remember(wanted[i], epoch)
-        traffic.draw_many(wanted, present)
-        return out
+            traffic.count(filtered=len(wanted) - len(read), false_positives=len(absent))
+            for i in absent:
+                ledger.remember(wanted[i], epoch)
+        traffic.draw_many(wanted, set(read).difference(absent))
+        return wanted, read, values
 
     @overload
     def pop(self, key: Key) -> bytes: ...

@@ -41,6 +41,11 @@ class LmdbSource(LmdbSourceCore):
                 places = range(len(keys))
             return places, [get_any(txn, self.dbs, keys[i]) for i in places]
 
+    def has_places(self, keys: list[bytes], places: Sequence[int], position: int) -> tuple[Sequence[int], list[bool]]:
+        """Whether the keys in those places are there; or all, if the filter's answers were of another moment."""
+        places, values = self.fetch_places(keys, places, position)
+        return places, [value is not None for value in values]
+
     def count(self, txn: Txn) -> int:
         """Number of keys."""
         return count_keys(txn, self.dbs)

@@ -28,6 +28,10 @@ class Source(Protocol[View]):
         """Values of keys that a filter of ``position`` let pass, and their places: those given, or all."""
         ...
 
+    def has_places(self, keys: list[bytes], places: Sequence[int], position: int) -> tuple[Sequence[int], list[bool]]:
+        """The same, but only whether the keys are there."""
+        ...
+
     def count(self, txn: View) -> int:
         """Number of keys."""
         ...

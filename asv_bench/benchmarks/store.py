@@ -81,6 +81,14 @@ class StoreRead(Filled):
                 with self.environment.begin() as txn:
                     txn.get(key)
 
+    def time_contains_many(self, folders, engine, n_keys, hit_ratio):
+        if engine == "store":
+            self.store.contains_many(self.queries)
+        else:
+            with self.environment.begin(buffers=True) as txn:
+                for key in self.queries:
+                    txn.get(key)
+
     def time_get_many(self, folders, engine, n_keys, hit_ratio):
         if engine == "store":
             self.store.get_many(self.queries)

@@ -18,7 +18,8 @@ done with the GIL, and the objects were fetched into the cache while the keys ah
 cimport cython
 from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
-from cpython.list cimport PyList_Check, PyList_GET_SIZE
+from cpython.bytes cimport PyBytes_CheckExact
+from cpython.list cimport PyList_Check, PyList_CheckExact, PyList_GET_SIZE
 from cpython.object cimport PyObject_GetIter
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE
@@ -389,8 +390,17 @@ def read_keys(keys):
     >>> read_keys(["a", b"b", bytearray(b"c")])
     [b'a', b'b', b'c']
     """
-    cdef KeyReader reader = open_keys(keys)
+    cdef KeyReader reader
     cdef Py_ssize_t i
+    if PyList_CheckExact(keys):
+        # Most often they are bytes already.  A list of our own, because another thread may change that one.
+        out = list(keys)
+        for key in <list>out:
+            if not PyBytes_CheckExact(key):
+                break
+        else:
+            return out
+    reader = open_keys(keys)
     out = []
     while reader.next_batch():
         while reader.next_chunk():

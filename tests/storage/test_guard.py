@@ -146,6 +146,9 @@ def test_engine_is_asked_only_where_the_filter_cannot_know(tmp_path):
         assert guard.get_many([*sure, *KEYS[:3]])[-3:] == [b"1"] * 3
         assert engine.calls[-1] == "get_many 3"
         assert guard.stats().lookups == guard.stats().filtered + 3
+        assert guard.contains_many([*sure, *KEYS[:3]]).tolist() == [False] * len(sure) + [True] * 3
+        assert engine.calls[-1] == "has_many 3"  # no value is read
+        assert guard.stats().lookups == guard.stats().filtered + 6
 
 
 def test_key_that_this_process_has_just_put_is_overwritten_without_a_question(tmp_path):

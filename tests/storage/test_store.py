@@ -140,6 +140,7 @@ class AgainstDict(RuleBasedStateMachine):
         assert list(self.store.items()) == sorted(self.model.items())
         wanted = [*self.model, b"absent", b"b" * 600]
         assert self.store.get_many(wanted) == [self.model.get(key) for key in wanted]
+        assert self.store.contains_many(wanted).tolist() == [key in self.model for key in wanted]
         assert all(self.store.get(key) == value for key, value in self.model.items())
         assert self.store.state == "filtering"
 
@@ -1081,3 +1082,63 @@ def test_one_that_nothing_refers_to_is_let_go_at_once(path, kind):
             del opened
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("design", ["layers", "tables"])
+def test_batches_of_every_kind_are_read_like_single_keys(path, design):
+    texts = [f"key {i:04}" for i in range(0, 6000, 3)]  # two of three are there
+    keys = [text.encode() for text in texts]
+    kinds = [
+        keys,
+        texts,
+        tuple(keys),
+        iter(keys),
+        [bytearray(key) for key in keys],
+        [*keys[:-1], texts[-1]],
+        np.array(keys),
+        np.array(texts),
+        np.array(texts, dtype=object),
+        pytest.importorskip("pyarrow").array(keys),
+    ]
+    with Store(path) as store:
+        store.update({b"key %04d" % i: b"" for i in range(6000) if i % 9})
+        store.rebuild(model=None, design=design)
+        single = [store.get(key) for key in keys]
+        missing = object()
+        for kind in kinds:
+            batch = list(kind) if hasattr(kind, "__next__") else kind
+            assert store.get_many(batch) == single
+            assert store.get_many(batch, missing) == [missing if value is None else value for value in single]
+            there = store.contains_many(batch)
+            assert there.dtype == np.bool_
+            assert there.tolist() == [value is not None for value in single]
+        stats = store.stats()
+        assert stats.lookups == len(keys) * (1 + 3 * len(kinds))
+        assert store.get_many(keys[i] for i in range(9)) == single[:9]  # a generator is read once
+        assert store.get_many([]) == []
+        assert store.contains_many([]).tolist() == []
+        with pytest.raises(TypeError):
+            store.contains_many([b"a", 3])
+
+
+def test_get_many_keeps_its_keys_while_another_thread_changes_the_list(path):
+    """What was asked for is copied before the GIL is given up."""
+    with Store(path) as store:
+        store.update({b"%d" % i: b"%d" % i for i in range(2000)})
+        keys = [b"%d" % i for i in range(4000)]
+        expected = store.get_many(list(keys))
+        stop = threading.Event()
+
+        def stir():
+            while not stop.is_set():
+                keys.reverse()
+                keys.reverse()
+
+        thread = threading.Thread(target=stir)
+        thread.start()
+        try:
+            for _ in range(50):
+                assert sorted(map(str, store.get_many(keys))) == sorted(map(str, expected))
+        finally:
+            stop.set()
+            thread.join()
