@@ -16,8 +16,8 @@ from dlbf.storage import Guard, Store
 
 MAPPING = {"get", "items", "keys", "values", "pop", "popitem", "setdefault", "update", "clear"}
 STORE = MAPPING | {
-    "backup", "checkpoint", "close", "contains_many", "delete", "drift", "get_many", "ledger", "path", "put", "readonly",
-    "rebuild", "snapshot", "source", "state", "stats", "sync", "traffic", "verify", "write",
+    "backup", "checkpoint", "close", "contains_many", "delete", "drift", "get_many", "ledger", "path", "put",
+    "readonly", "rebuild", "snapshot", "source", "state", "stats", "sync", "traffic", "verify", "write",
 }  # fmt: skip
 GUARD = STORE | {"attach", "delete_many", "engine"}
 VIEW = {"get", "items", "keys"}
