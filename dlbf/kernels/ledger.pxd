@@ -17,8 +17,24 @@ cdef extern from *:
     #else
     #define dlbf_load_shared64(p) (*(const volatile uint64_t *)(p))
     #endif
+
+    /* Nanoseconds since the machine was booted, those it slept included: leases must lapse while it sleeps.  On Linux
+       this is read from memory, without a system call; macOS has no such name, and its CLOCK_MONOTONIC goes on. */
+    #include <time.h>
+    #ifdef CLOCK_BOOTTIME
+    #define DLBF_LEASE_CLOCK CLOCK_BOOTTIME
+    #else
+    #define DLBF_LEASE_CLOCK CLOCK_MONOTONIC
+    #endif
+    static inline uint64_t dlbf_boottime_ns(void) {
+        struct timespec now;
+        if (clock_gettime(DLBF_LEASE_CLOCK, &now))
+            return UINT64_MAX;  /* no clock: every lease is over */
+        return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    }
     """
     uint64_t load_shared64 "dlbf_load_shared64"(const uint8_t* p) noexcept nogil
+    uint64_t boottime_now "dlbf_boottime_ns"() noexcept nogil
 
 cdef enum:
     ANSWER_ABSENT = 0
@@ -31,6 +47,7 @@ cdef class Word:
     cdef readonly bint attached
     cdef const uint8_t* first
     cdef const uint8_t* second
+    cdef public uint64_t until_ns        # nothing is answered from this ``boottime_ns`` on; 0: no such time
 
 
 cdef class LedgerCore:
@@ -71,7 +88,11 @@ cdef inline uint64_t word_newest(Word word) noexcept nogil:
 
 cdef inline bint ledger_usable(LedgerCore ledger) noexcept nogil:
     # One that does not answer has current == NEVER, which no position ever is.
-    return word_newest(ledger.word) == ledger.current and fork_count == ledger.own_forks
+    # Where the word comes over a network it is believed for as long as a lease lasts: the clock is asked only there.
+    return (
+        word_newest(ledger.word) == ledger.current and fork_count == ledger.own_forks
+        and (likely(ledger.word.until_ns == 0) or boottime_now() < ledger.word.until_ns)
+    )
 
 
 cdef inline int ledger_probe(LedgerCore ledger, object key) noexcept:

@@ -23,8 +23,17 @@ cdef uint64_t NEVER = <uint64_t>0xFFFFFFFFFFFFFFFF
 cdef uint64_t NOWHERE = 0
 
 
+def boottime_ns():
+    """Nanoseconds since the machine was booted, those it slept included: what ``Word.until_ns`` is compared with."""
+    return boottime_now()
+
+
 cdef class Word:
-    """The newest position of a log: the larger of two numbers in memory that other processes may write."""
+    """The newest position of a log: the larger of two numbers in memory that other processes may write.
+
+    ``until_ns`` is for a log elsewhere, whose newest position is known for the time of a lease: nothing is answered
+    from that moment on.  0: what is seen is true at every moment.
+    """
 
     def __cinit__(self):
         self.first = self.second = <const uint8_t*>&NOWHERE
@@ -114,7 +123,7 @@ cdef class LedgerCore:
         """The same for a view of the past: the filter holds every key of it unless one was removed since."""
         if (
             self.current == NEVER or self.current < position or self.removed > position
-            or fork_count != self.own_forks
+            or fork_count != self.own_forks or self.word.until_ns
         ):
             return ANSWER_UNKNOWN
         return ledger_probe(self, key)
