@@ -1,0 +1,127 @@
+"""Load a generation, hold a lease, follow the log."""
+
+import zlib
+
+from dlbf.errors import ChecksumError
+from dlbf.storage.fleet.asking import LOOK_LIMIT, ask, learn_epoch
+from dlbf.storage.fleet.commands import LogChunk, LogHello, LogLook, LogRenew
+from dlbf.storage.fleet.host import Copy, Gap, Generation, Host
+from dlbf.storage.fleet.messages import FleetError, LogReply, Operation, epoch_number, pairs, text, whole
+from dlbf.storage.fleet.records import Add, Begin, Done, decode, encode
+
+__all__ = ["checksum", "hello", "load", "renew"]
+
+DONE_LIMIT = 512  # adds reported as done in one renewal
+
+
+def checksum(data: bytes) -> bytes:
+    """What is kept beside a chunk."""
+    return b"%08x" % zlib.crc32(data)
+
+
+def load(host: Host) -> Operation[bool]:
+    """Fetch the newest generation and the records after it, and answer from it; False if there is none.
+
+    The copy that answers meanwhile goes on doing so.
+
+    Raises
+    ------
+    Gap, EpochChanged, Lost
+        Try again.
+    """
+    yield from learn_epoch(host)
+    reply = yield from ask(host, LogLook(host.epoch, 0, 0))
+    upload, position, meta, begun, adds = reply.rest[1:6]
+    if not reply.generation:
+        return False
+    begin = decode(text(begun))[1]
+    assert isinstance(begin, Begin)
+    generation = Generation(reply.generation, frozenset(begin.identities))
+    chunks = []
+    for number in range(host.replicas.count(text(meta))):
+        chunks.append((yield from _chunk(host, reply.epoch, text(upload), number)))
+    replica = host.replicas.load(generation.number, whole(position), text(meta), chunks)
+    copy = Copy(reply.epoch, generation, whole(position), replica)
+    for where, data in pairs(adds):
+        add = decode(data)[1]
+        assert isinstance(add, Add)
+        copy.open[where] = add.keys
+    while copy.position < max(reply.head, host.copy.position if host.copy else 0):
+        before = copy.position
+        reply = yield from ask(host, LogLook(copy.epoch, before, LOOK_LIMIT))
+        copy.follow(pairs(reply.rest[6]))
+        if copy.position == before < reply.head:
+            raise Gap(f"the log has no record {before + 1}, though it goes to {reply.head}")
+    if host.epoch == copy.epoch:
+        host.adopt(copy)
+    return host.copy is copy
+
+
+def _chunk(host: Host, epoch: bytes, upload: bytes, number: int) -> Operation[bytes]:
+    reply = yield from ask(host, LogChunk(epoch, upload, number))
+    if not reply.granted:
+        raise Gap("a chunk of the generation is no longer there")
+    data = text(reply.rest[1])
+    if checksum(data) != text(reply.rest[2]):
+        raise ChecksumError(f"chunk {number} of the shared filter {upload!r} has changed on its way; load it again")
+    return data
+
+
+def hello(host: Host) -> Operation[None]:
+    """Register a lease and read the head of the log, in one step, from where this host's copy is.
+
+    Raises
+    ------
+    FleetError
+        If the leases of other hosts last another time.
+    """
+    copy = host.copy
+    if copy is None:
+        return
+    lease = host.next_lease()
+    ttl_ms = host.settings.ttl // 1_000_000
+    command = LogHello(copy.epoch, lease, host.label, ttl_ms, copy.position, LOOK_LIMIT)
+    reply = yield from ask(host, command)
+    if not reply.granted and whole(reply.rest[1]) != ttl_ms:
+        raise FleetError(
+            f"leases of this log last {whole(reply.rest[1])} ms, but this host was given {ttl_ms} ms; "
+            "give every host the same lease_seconds"
+        )
+    if reply.granted:
+        host.lease = lease
+        _granted(host, reply)
+
+
+def _granted(host: Host, reply: LogReply) -> None:
+    host.granted(reply)
+    host.follow(pairs(reply.rest[1]))
+
+
+def renew(host: Host) -> Operation[bool]:
+    """Renew the lease, follow the log to its head, and acknowledge what was applied; whether the copy still answers.
+
+    Without a lease one is registered; without a copy nothing is done (`load` first).
+    """
+    acked = -1
+    while (copy := host.copy) is not None and acked < host.head:
+        before = copy.position
+        if not host.lease:
+            yield from hello(host)
+        else:
+            yield from _renew(host, copy)
+        acked = before
+        if host.copy is copy and copy.position == before < host.head:
+            host.copy = None  # the log was trimmed beyond what we have
+    return host.copy is not None
+
+
+def _renew(host: Host, copy: Copy) -> Operation[None]:
+    done = tuple(host.finished[:DONE_LIMIT])
+    record = encode(Done(done), epoch_number(host.epoch)) if done else b""
+    lease = host.lease
+    reply = yield from ask(host, LogRenew(copy.epoch, lease, copy.position, LOOK_LIMIT, done, record))
+    host.finished = [one for one in host.finished if one not in done]
+    if reply.granted:
+        _granted(host, reply)
+    elif host.lease == lease:
+        yield from hello(host)
