@@ -29,6 +29,7 @@ LAYERS = {
     "storage": Layer(
         ("dlbf.storage",), ("ground", "geometry", "kernels", "format", "filters", "theory", "models", "learned")
     ),
+    "metrics": Layer(("dlbf.metrics",), ("ground", "storage")),
     "adversary": Layer(
         ("dlbf.adversary",), ("ground", "geometry", "kernels", "format", "filters", "theory", "models", "learned")
     ),
@@ -46,7 +47,7 @@ LAYERS = {
         ("dlbf.cli", "dlbf.__main__"),
         (
             "ground", "kernels", "format", "filters", "theory", "models",
-            "learned", "storage", "adversary", "figures", "door", "bench", "report",
+            "learned", "storage", "adversary", "figures", "door", "bench", "report", "metrics",
         ),
     ),
 }  # fmt: skip

@@ -24,6 +24,8 @@ COMMANDS = {
     "rebuild": "Learn the filter of a store or a guard anew, while it is in use.",
     "report": "Which filter fits a file of keys, and why: one HTML page.",
     "scan": "Look through a store in the order of its keys.",
+    "serve-metrics": "Serve the figures of stores and guards for Prometheus.",
+    "top": "Watch a store or a guard while it is in use.",
     "verify": "Compare the filter of a store or a guard with its data; check every record.",
 }
 

@@ -1,6 +1,5 @@
 """``dlbf info``: what a store, a guard's directory or a filter file is, and whether a filter should be rebuilt."""
 
-import contextlib
 import json
 import math
 import sys
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlbf import format
-from dlbf.cli.engines import check_engine, engine_option, open_guard, without_password
+from dlbf.cli.engines import check_engine, engine_option, without_password
 from dlbf.cli.reading import read_secret
-from dlbf.cli.stores import check_filter_file, check_store, is_guard
+from dlbf.cli.stores import check_filter_file, is_guard
+from dlbf.cli.text import bytes_text
+from dlbf.cli.watching import open_readonly
 from dlbf.errors import DlbfError
 from dlbf.filters.base import check_all, geometry_of
 from dlbf.filters.files import open_filter
@@ -46,14 +47,14 @@ def command(path: Path, engine: str | None, secret_file: Path | None, check: boo
     Exit codes with --check: 0 healthy; 1 a rebuild is due; 3 the filter (or the file) cannot be used, so every read
     goes to the data; 2 trouble: bad usage, or PATH is none of them.  Without it: 0 or 2.
     """
-    secret = None if secret_file is None else read_secret(secret_file)
     check_engine(path, engine, needed=False)
-    if path.is_dir():
-        check_store(path, guards=True)
-    else:
+    if not path.is_dir():
         check_filter_file(path)
     try:
-        code = _store(path, engine, secret, not fast, as_json) if path.is_dir() else _file(path, secret, as_json)
+        if path.is_dir():
+            code = _store(path, engine, secret_file, not fast, as_json)
+        else:
+            code = _file(path, None if secret_file is None else read_secret(secret_file), as_json)
     except DlbfError as error:
         if not check:
             raise
@@ -65,17 +66,11 @@ def command(path: Path, engine: str | None, secret_file: Path | None, check: boo
 # --- a store
 
 
-def _store(path: Path, engine: str | None, secret: bytes | None, estimate: bool, as_json: bool) -> int:
-    from dlbf.storage import Guard, Store
+def _store(path: Path, engine: str | None, secret_file: Path | None, estimate: bool, as_json: bool) -> int:
     from dlbf.storage.engineless import EnginelessGuard, InspectedGuard
 
     guarded = is_guard(path)
-    opened: contextlib.AbstractContextManager[Store | Guard]
-    if engine is not None:
-        opened = open_guard(path, engine, write=False, secret=secret)
-    else:
-        opened = (EnginelessGuard if guarded else Store)(path, readonly=True, secret=secret)
-    with opened as store:
+    with open_readonly(path, engine, secret_file) as store:
         stats = store.stats()
         drift = store.drift(estimate and not isinstance(store, EnginelessGuard))  # learning would read keys
         filter = store.ledger.filter
@@ -114,7 +109,7 @@ def _rows(
     rows.append(("state", stats.state + (f": {stats.reason}" if stats.reason else "")))
     if drift.healthy:
         kind = stats.design if stats.model == "none" else f"{stats.design}, {stats.model} model"
-        size = _bytes(stats.filter_bytes + stats.model_bytes)
+        size = bytes_text(stats.filter_bytes + stats.model_bytes)
         rows.append(("filter", f"{kind}: {size}, {drift.growth:.0%} of {stats.capacity:,} keys"))
         if guard is not None:
             rows.append(("", f"generation {stats.generation}"))
@@ -122,7 +117,7 @@ def _rows(
             rows.append(("", _bits(stats)))
         if stats.layers is not None:
             rows.append(("", _layers(stats.layers)))
-            most = _bytes(stats.layers.absent_limit_bytes)
+            most = bytes_text(stats.layers.absent_limit_bytes)
             rows.append(
                 ("", f"each process remembers up to {most} of absent keys; its stats() counts what that spares")
             )
@@ -140,14 +135,14 @@ def _rows(
         ("", f"{drift.misses:,} absent keys sampled to learn from"),
         ("rebuilt", built),
         ("since then", f"{drift.added:,} added, {drift.deleted:,} deleted"),
-        ("journal", f"{stats.journal_records:,} records, {_bytes(stats.journal_bytes)}"),
+        ("journal", f"{stats.journal_records:,} records, {bytes_text(stats.journal_bytes)}"),
         ("rebuild", "not due" if not drift.due else "DUE" if drift.healthy else "NEEDED"),
         *(("", reason) for reason in drift.reasons),
     ]
     if drift.healthy and drift.saving_bytes >= LEAST_SAVED_BYTES:
         how = " with a model" if drift.would_learn else ""
         bits = f"about {drift.estimated_bits_per_key:.2f} bits per key{how}"
-        rows.append(("", f"it would take {bits}, saving {_bytes(drift.saving_bytes)}"))
+        rows.append(("", f"it would take {bits}, saving {bytes_text(drift.saving_bytes)}"))
     if guard is not None:
         rows.append(("to open it", f"{guard['open']}; then g.stats(), g.verify(), g.rebuild()"))
         where = f"'{guard['opened']}'" if "opened" in guard else "URL"
@@ -159,7 +154,7 @@ def _rows(
 
 def _heading(path: Path, stats: "Stats", guard: dict[str, object] | None) -> list[tuple[str, str]]:
     """What it is, and where its data are."""
-    on_disk = f"{_bytes(stats.file_bytes)} on disk, {stats.readers} readers"
+    on_disk = f"{bytes_text(stats.file_bytes)} on disk, {stats.readers} readers"
     if guard is None:
         return [("store", f"{path}: {stats.keys:,} keys, {on_disk}")]
     counted = "keys known to its filter" if "opened" not in guard else "keys"
@@ -184,17 +179,10 @@ def _layers(layers: "Layers") -> str:
     """What each layer has."""
     shared = " (shared by processes)" if layers.shared else ""
     return (
-        f"base {_bytes(layers.base_bytes)}{shared} of {layers.base_keys:,} keys, {layers.dead_keys:,} of them gone; "
-        f"{layers.added_keys:,} of {layers.planned_keys:,} added in {_bytes(layers.delta_bytes)}"
+        f"base {bytes_text(layers.base_bytes)}{shared} of {layers.base_keys:,} keys, "
+        f"{layers.dead_keys:,} of them gone; "
+        f"{layers.added_keys:,} of {layers.planned_keys:,} added in {bytes_text(layers.delta_bytes)}"
     )
-
-
-def _bytes(n: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if n < 1024:
-            return f"{n:,.0f} {unit}" if unit == "bytes" else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} GiB"
 
 
 # --- a file

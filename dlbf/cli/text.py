@@ -22,6 +22,7 @@ import click
 __all__ = [
     "CODECS",
     "Codec",
+    "bytes_text",
     "codec_options",
     "escape",
     "json_fields",
@@ -127,6 +128,15 @@ def codec_options(command: F) -> F:
     for name, text in helps.items():
         command = click.option(f"--{name}", "codec", flag_value=name, default=None, help=text)(command)
     return command
+
+
+def bytes_text(n: float) -> str:
+    """A number of bytes, for people."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:,.0f} {unit}" if unit == "bytes" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} GiB"
 
 
 def shown(data: bytes, limit: int = 60) -> str:

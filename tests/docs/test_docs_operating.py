@@ -47,13 +47,13 @@ def test_commands_of_the_guide_run_in_their_order(tmp_path, monkeypatch):
 def test_commands_and_options_of_the_guide_exist():
     group = build()
     context = group.make_context("dlbf", ["--help"], resilient_parsing=True)
-    for name, options in re.findall(r"dlbf ([a-z]+)([^`|\n]*)", GUIDE):
+    for name, options in re.findall(r"dlbf ([a-z-]+)([^`|\n]*)", GUIDE):
         if name not in COMMANDS:
             continue
         known = {option for param in group.get_command(context, name).params for option in param.opts}
         for option in re.findall(r"--[a-z-]+", options.partition("#")[0]):
             assert option in known, f"dlbf {name} {option}"
-    named = set(re.findall(r"`dlbf ([a-z]+)", GUIDE)) | set(re.findall(r"^\$ dlbf ([a-z]+)", GUIDE, re.MULTILINE))
+    named = set(re.findall(r"`dlbf ([a-z-]+)", GUIDE)) | set(re.findall(r"^\$ dlbf ([a-z-]+)", GUIDE, re.MULTILINE))
     assert named <= set(COMMANDS)
 
 
