@@ -14,7 +14,7 @@ install-extras = $(BIN)/python -c "import sys, tomllib; \
     print(*(line for name in sys.argv[1:] for line in extras[name]), sep='\n')" $(1) > $(VENV)/extras.txt && \
     $(PIP) -r $(VENV)/extras.txt
 
-.PHONY: help demo test test-long lint house docs coverage dist check-dist bench asv asv-check asv-publish asv-compare asv-history tables clean
+.PHONY: help demo test test-long simulate lint house docs coverage dist check-dist bench asv asv-check asv-publish tables clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +47,12 @@ test: $(VENV)/.built ## the default test suite
 test-long: $(VENV)/.built ## everything, sanitizer builds included
 	DLBF_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not timing"
 	DLBF_SLOW=1 $(BIN)/python -m pytest -m timing
+
+# A seed that fails prints its number; `cd tests && python -m support.fleet_sim --seed N --trace` replays it.
+SEEDS ?= 100000
+JOBS ?= 2
+simulate: $(VENV)/.built ## many hosts in virtual time: SEEDS=100000 JOBS=2
+	cd tests && $(CURDIR)/$(BIN)/python -m support.fleet_sim --seeds 0:$(SEEDS) --jobs $(JOBS)
 
 lint: $(VENV)/.built build/types ## linters, types, stubs
 	$(BIN)/ruff check .
@@ -114,16 +120,6 @@ asv-publish: $(VENV)/.built ## benchmark commits and build the HTML site in asv_
 	$(ASV) machine --yes
 	$(ASV) run --skip-existing-successful --bench "$(BENCH)" $(ASV_FLAGS) "$(COMMITS)"
 	$(ASV) publish
-
-# BASE=REV is built in build/compare; NOW is this checkout unless another folder or revision is given.
-NOW ?= .
-asv-compare: $(VENV)/.built ## what got slower since BASE=REV: instructions of the hot paths, and times in turn
-	$(if $(BASE),,$(error say which revision to compare with: make asv-compare BASE=v0.1.0))
-	$(BIN)/python tools/compare.py "$(BASE)" "$(NOW)"
-
-asv-history: $(VENV)/.built ## count the hot paths of this version into docs/performance.md
-	$(BIN)/python asv_bench/benchmarks/hot_paths.py --into docs/figures/instructions.json
-	$(BIN)/python -m tools.tables
 
 clean: ## remove everything that was made
 	rm -rf $(VENV) asv_bench/.asv build dist *.egg-info dlbf/*.so dlbf/kernels/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -59,7 +59,7 @@ def rebuild(host: Host, build: Build) -> Operation[Generation | None]:
     record = encode(End(number, identities), epoch_number(epoch))
     reply = yield from ask(host, LogEnd(epoch, number, position, upload, meta, record))
     if not reply.granted and reply.generation < number:
-        raise Gap(f"the log knows of no beginning of generation {number}")
+        raise Gap(f"the log knows of no beginning of generation {number}, or was trimmed after record {position}")
     host.rebuild_due = ""
     return Generation(number, frozenset(identities)) if reply.generation == number else None
 

@@ -192,7 +192,10 @@ class LogChunk(LogCommand):
 
 @dataclass(frozen=True, slots=True)
 class LogEnd(LogCommand):
-    """-> [1, position], or [0] unless the generation began in this epoch and is newer than the present one."""
+    """-> [1, position], or [0] unless the generation began in this epoch and is newer than the present one.
+
+    Also [0] if records after ``position`` were trimmed meanwhile: nobody could load it.
+    """
 
     function: ClassVar[str] = "end"
     generation: int

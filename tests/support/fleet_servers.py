@@ -34,6 +34,7 @@ class LogState:
     generation: int = 0
     end_position: int = 0
     ttl_ms: int = 0
+    trimmed: int = 0  # records up to here are gone
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     log: dict[int, bytes] = field(default_factory=dict)
     leases: dict[bytes, Lease] = field(default_factory=dict)
@@ -229,7 +230,7 @@ class LogModel:
 
     def do_end(self, generation, position, upload, meta, record):
         state = self.state
-        if generation not in state.begins or generation <= state.generation:
+        if generation not in state.begins or generation <= state.generation or position < state.trimmed:
             return [0]
         state.generation = generation
         self.keep(upload, position, meta)
@@ -251,6 +252,7 @@ class LogModel:
     def do_trim(self, position):
         state = self.state
         last = min(position, state.checkpoint.position)
+        state.trimmed = max(state.trimmed, last)
         for one in [one for one in state.log if one <= last]:
             del state.log[one]
         return [1]
