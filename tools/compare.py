@@ -1,10 +1,14 @@
 """Is this build slower than another?  The same benchmarks in both, in turn, and the ratio of every time.
 
     python tools/compare.py ../before .          # two checkouts, each with its .venv, built
+    make asv-compare BASE=v0.1.0                 # a revision is built in build/compare first
 
 Each run of a benchmark gives many times; the best of several runs counts, because a busy machine only ever adds.  The
 two builds take turns, so that both meet the same machine.  Other people's code (RocksDB, py-lmdb) is in the same
 tables and is the same in both: how far its ratios are from 1 is how little this measurement can tell.
+
+Instructions of the hot paths (``asv_bench/benchmarks/hot_paths.py`` of this checkout, under callgrind) are the same on
+every run: there a change of one in a hundred is real.
 
 Stores are measured at a size below that of layers and at one above: a build that has layers is compared
 with one that has none only in the first, and ``design`` tells which filter answered.
@@ -12,6 +16,7 @@ with one that has none only in the first, and ``design`` tells which filter answ
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -19,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
 # What `dlbf bench` is asked for: a few seconds each.
 RUNS: dict[str, list[str]] = {
     "filters": ["filters", "--keys", "100000", "--queries", "1000", "--rounds", "12"],
@@ -26,6 +32,8 @@ RUNS: dict[str, list[str]] = {
     "store": ["store", "--keys", "20000", "--mix", "B", "--temperature", "warm", "--rounds", "5"],
     "guard": ["guard", "--keys", "4000", "--queries", "4000", "--rounds", "3"],
 }
+INSTRUCTIONS = "instructions"
+HOT_PATHS = ROOT / "asv_bench" / "benchmarks" / "hot_paths.py"
 LABELS = ("name", "engine", "mix", "absent_share")
 # Times of other people's code have none of these in their names.
 OURS = ("dlbf", "guarded_ns", "Filter, ", "ExactSet, ")
@@ -35,7 +43,7 @@ Times = dict[str, float]
 
 @dataclass(frozen=True)
 class Compared:
-    """One time of both builds, in the unit of the benchmark."""
+    """One time of both builds, in the unit of the benchmark, or a number of instructions."""
 
     run: str
     what: str
@@ -51,7 +59,7 @@ class Compared:
     @property
     def is_ours(self) -> bool:
         """Is it dlbf's?  Others show what the machine does."""
-        return any(word in self.what for word in OURS)
+        return self.run == INSTRUCTIONS or any(word in self.what for word in OURS)
 
 
 def is_time(name: str) -> bool:
@@ -80,6 +88,49 @@ def designs_of(record: object) -> dict[str, str]:
     """Which filter each store had."""
     engines = record.get("engines", {}) if isinstance(record, dict) else {}
     return {name: str(engine["filter_design"]) for name, engine in engines.items() if engine.get("filter_design")}
+
+
+def checkout(name: str) -> Path:
+    """A built checkout: the folder of that name, or a revision, built in ``build/compare`` unless it is there."""
+    if Path(name).is_dir():
+        return Path(name).resolve()
+    git = ["git", "-C", str(ROOT)]
+    asked = subprocess.run(
+        [*git, "rev-parse", "--verify", "-q", f"{name}^{{commit}}"], capture_output=True, text=True, check=False
+    )
+    if asked.returncode:
+        raise SystemExit(f"{name}: neither a folder nor a revision of {ROOT}")
+    tree = ROOT / "build" / "compare" / asked.stdout.strip()[:12]
+    if not (tree / ".venv" / ".built").exists():
+        print(f"{name}: building {tree}", file=sys.stderr)
+        tree.mkdir(parents=True, exist_ok=True)
+        archive = subprocess.run([*git, "archive", asked.stdout.strip()], capture_output=True, check=True)
+        subprocess.run(["tar", "-x", "-C", str(tree)], input=archive.stdout, check=True)
+        environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "VENV")}
+        subprocess.run(["make", ".venv/.built"], cwd=tree, env=environment, stdout=sys.stderr, check=True)
+    return tree
+
+
+def counted(tree: Path) -> dict[str, float | None]:
+    """Instructions per key of the hot paths of a checkout."""
+    command = [str(tree / ".venv" / "bin" / "python"), "-P", str(HOT_PATHS)]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed\n{done.stderr}")
+    counts: dict[str, float | None] = json.loads(done.stdout)
+    return counts
+
+
+def compare_instructions(trees: tuple[Path, Path], progress: bool = False) -> list[Compared]:
+    """The hot paths that both builds have."""
+    if progress:
+        print(f"{INSTRUCTIONS}: {trees[0]} and {trees[1]}", file=sys.stderr)
+    before, now = counted(trees[0]), counted(trees[1])
+    return [
+        Compared(INSTRUCTIONS, name, old, new)
+        for name, old in before.items()
+        if old is not None and (new := now.get(name)) is not None
+    ]
 
 
 def bench(tree: Path, arguments: Sequence[str]) -> object:
@@ -126,26 +177,39 @@ def summary(rows: Sequence[Compared]) -> list[str]:
     return lines
 
 
+def slower(rows: Sequence[Compared], share: float) -> list[str]:
+    """A line for each of ours that got slower by more than a share, counts before times."""
+    found = [row for row in rows if row.is_ours and row.ratio > 1 + share]
+    found.sort(key=lambda row: (row.run != INSTRUCTIONS, -row.ratio))
+    title = f"slower by more than {share:.0%}: {len(found) or 'nothing'}"
+    return [title, *(f"{row.ratio:7.3f}  {row.run}: {row.what}" for row in found)]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show, and say by the exit code whether a median of ours is above ``--at-most``."""
     parser = argparse.ArgumentParser(description="Times of two builds of dlbf, and their ratios.")
-    parser.add_argument("before", type=Path, help="a checkout with its .venv, built")
-    parser.add_argument("now", type=Path, help="another")
+    parser.add_argument("before", help="a checkout with its .venv, built, or a revision")
+    parser.add_argument("now", help="another")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each benchmark in each build (3)")
-    parser.add_argument("--only", choices=RUNS, action="append", help="only these benchmarks")
+    parser.add_argument("--only", choices=[INSTRUCTIONS, *RUNS], action="append", help="only these benchmarks")
     parser.add_argument("--at-most", type=float, help="exit with 1 if a median of ours is above this")
     parser.add_argument("--json", action="store_true", help="figures for a machine")
     given = parser.parse_args(arguments)
     if given.rounds < 1:
         parser.error(f"--rounds must be at least 1, found {given.rounds}")
-    trees = (given.before.resolve(), given.now.resolve())
-    rows = [row for run in given.only or RUNS for row in compare(run, trees, given.rounds, progress=True)]
+    trees = (checkout(given.before), checkout(given.now))
+    rows = []
+    for run in given.only or [INSTRUCTIONS, *RUNS]:
+        if run == INSTRUCTIONS:
+            rows += compare_instructions(trees, progress=True)
+        else:
+            rows += compare(run, trees, given.rounds, progress=True)
     if given.json:
         print(json.dumps([asdict(row) | {"ratio": row.ratio, "ours": row.is_ours} for row in rows], indent=2))
     else:
         for row in sorted(rows, key=lambda row: (not row.is_ours, row.run, -row.ratio)):
             print(f"{row.ratio:7.3f}  {row.before:12.1f} {row.now:12.1f}  {row.run}: {row.what}  {row.design}".rstrip())
-        print(*summary(rows), sep="\n")
+        print(*summary(rows), *slower(rows, 0.05), sep="\n")
     too_slow = [
         run
         for run in dict.fromkeys(row.run for row in rows)

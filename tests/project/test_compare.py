@@ -86,3 +86,22 @@ def test_failing_checkout_is_named(tmp_path, checkout):
     tree = checkout("broken")
     with pytest.raises(SystemExit, match=r"broken/.venv/bin/dlbf bench .* failed; build the checkout first"):
         compare.bench(tree, ["filters"])
+
+
+def test_instructions_are_compared_where_both_builds_have_the_path(tmp_path, monkeypatch, capsys):
+    trees = []
+    for name, counts in (("before", {"in": 100.0, "add": None, "gone": 5.0}), ("now", {"in": 106.0, "add": 7.0})):
+        python = tmp_path / name / ".venv" / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f"#!/bin/sh\n[ \"$2\" = '{compare.HOT_PATHS}' ] && echo '{json.dumps(counts)}'\n")
+        python.chmod(0o755)
+        trees.append(str(tmp_path / name))
+    assert compare.main([*trees, "--only", "instructions"]) == 0
+    shown = capsys.readouterr().out
+    assert "instructions: dlbf 1.060 (median of 1)" in shown
+    assert shown.splitlines()[-2:] == ["slower by more than 5%: 1", "  1.060  instructions: in"]
+
+
+def test_what_is_no_checkout_and_no_revision_is_refused():
+    with pytest.raises(SystemExit, match="neither a folder nor a revision"):
+        compare.main(["no-such-revision", "."])

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.tables import attacks, filters, stores, stress
+from tools.tables import attacks, filters, history, stores, stress
 from tools.tables.cells import Grid, Record
 from tools.tables.records import FIGURES_FOLDER, ROOT, read_record
 
 __all__ = ["BLOCK", "INLINE", "TABLES", "documents", "figure", "render", "rewrite"]
 
-TABLES = attacks.TABLES | stores.TABLES | filters.TABLES | stress.TABLES
+TABLES = attacks.TABLES | stores.TABLES | filters.TABLES | stress.TABLES | history.TABLES
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: (?P<path>[^:>]+):(?P<format>[^ >]*) -->)(?P<body>[^<]*)(<!-- end -->)")
 
