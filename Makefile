@@ -14,7 +14,7 @@ install-extras = $(BIN)/python -c "import sys, tomllib; \
     print(*(line for name in sys.argv[1:] for line in extras[name]), sep='\n')" $(1) > $(VENV)/extras.txt && \
     $(PIP) -r $(VENV)/extras.txt
 
-.PHONY: help demo test test-long simulate lint house docs coverage dist check-dist bench asv asv-check asv-publish asv-compare asv-history tables clean
+.PHONY: help demo test test-long simulate lint house docs coverage dist check-dist bench asv asv-check asv-publish asv-compare tables clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -126,10 +126,6 @@ NOW ?= .
 asv-compare: $(VENV)/.built ## what got slower since BASE=REV: instructions of the hot paths, and times in turn
 	$(if $(BASE),,$(error say which revision to compare with: make asv-compare BASE=v0.1.0))
 	$(BIN)/python tools/compare.py "$(BASE)" "$(NOW)"
-
-asv-history: $(VENV)/.built ## count the hot paths of this version into docs/performance.md
-	$(BIN)/python asv_bench/benchmarks/hot_paths.py --into docs/figures/instructions.json
-	$(BIN)/python -m tools.tables
 
 clean: ## remove everything that was made
 	rm -rf $(VENV) asv_bench/.asv build dist *.egg-info dlbf/*.so dlbf/kernels/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

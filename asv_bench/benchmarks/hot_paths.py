@@ -1,6 +1,6 @@
 """The hot paths, counted in instructions under callgrind: the same on every run, whatever else the machine does.
 
-    python asv_bench/benchmarks/hot_paths.py [--only NAME] [--into FILE]
+    python asv_bench/benchmarks/hot_paths.py [--only NAME] [--releases FILE]
 
 It needs valgrind with its headers and a C compiler, and of dlbf nothing but public names, so that one file measures
 every commit: what the Python that runs it has installed.  A path that a commit does not have is None.  Each path runs
@@ -296,21 +296,23 @@ def count(python=sys.executable, names=None):
         return counts
 
 
-def remember(counts, path):
-    """Puts the counts of this version into the record of all, in place of what it had."""
+def with_releases(counts, path):
+    """The record of all releases, with the counts of this version in place of what it had."""
     import dlbf
     from dlbf.bench.timing import machine
 
     releases = json.loads(path.read_text())["releases"] if path.exists() else []
     releases = [release for release in releases if release["version"] != dlbf.__version__]
-    releases.append({"version": dlbf.__version__, "machine": machine(), "instructions": counts})
-    path.write_text(json.dumps({"releases": releases}, indent=1) + "\n")
+    here = machine()
+    releases.append({"version": dlbf.__version__, "commit": here["commit"], "instructions": counts})
+    return {"machine": here, "releases": releases}
 
 
 def main():
     parser = argparse.ArgumentParser(description="Instructions per key of the hot paths, under callgrind.")
     parser.add_argument("--only", action="append", choices=NAMES, help="only these paths")
-    parser.add_argument("--into", type=Path, help="the record of releases (JSON) that this version goes into")
+    parser.add_argument("--releases", type=Path, help="a record of releases: print it with this version in it")
+    parser.add_argument("--json", action="store_true", help="what is printed is JSON in any case")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -321,9 +323,7 @@ def main():
         counts = count(names=given.only)
     except Unavailable as error:
         raise SystemExit(f"Error: {error}") from None
-    if given.into:
-        remember(counts, given.into)
-    print(json.dumps(counts, indent=1))
+    print(json.dumps(counts if given.releases is None else with_releases(counts, given.releases), indent=1))
 
 
 if __name__ == "__main__":

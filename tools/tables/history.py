@@ -12,7 +12,7 @@ def _releases(record: Record) -> Grid:
     rows = [
         [name.replace("_", " "), *(number(release["instructions"].get(name)) for release in releases)] for name in names
     ]
-    rows.append(["*commit*", *(release["machine"]["commit"] for release in releases)])
+    rows.append(["*commit*", *(release["commit"] for release in releases)])
     return ["path", *(release["version"] for release in releases)], rows
 
 

@@ -1,4 +1,4 @@
-"""The sections of ``dlbf bench`` whose output is recorded in ``docs/figures``, and the recording."""
+"""The sections of ``dlbf bench``, and the counts of hot paths, whose output is recorded in ``docs/figures``, and the recording."""
 
 import json
 import os
@@ -23,7 +23,9 @@ class Section:
     Attributes
     ----------
     arguments : tuple of str
-        What follows ``dlbf bench``.
+        What follows the program.
+    program : tuple of str
+        What Python runs; it takes ``--json``.
     made_keys : bool
         Measure on keys made here, even if there is a folder of real ones.
     by_default : bool
@@ -33,6 +35,7 @@ class Section:
     """
 
     arguments: tuple[str, ...]
+    program: tuple[str, ...] = ("-m", "dlbf", "bench")
     made_keys: bool = False
     by_default: bool = True
     dropped: tuple[str, ...] = ("plan",)
@@ -40,7 +43,8 @@ class Section:
     @property
     def command(self) -> str:
         """What a reader types to repeat it."""
-        return shlex.join(("dlbf", "bench", *self.arguments))
+        words = self.program[1:] if self.program[0] == "-m" else ("python", *self.program)
+        return shlex.join((*words, *self.arguments))
 
 
 SECTIONS = {
@@ -68,6 +72,9 @@ SECTIONS = {
     "problems": Section(("problems",), made_keys=True),
     "promises": Section(("promises",), made_keys=True),
     "scale": Section(("scale",), made_keys=True),
+    "instructions": Section(
+        ("--releases", "docs/figures/instructions.json"), program=("asv_bench/benchmarks/hot_paths.py",), made_keys=True
+    ),
     "scale-large": Section(
         ("scale", "--max-keys", "3e7", "--plot", "docs/img/scale.png"), made_keys=True, by_default=False
     ),
@@ -105,7 +112,7 @@ def record(name: str, root: Path = ROOT, more: Sequence[str] = ()) -> Path:
     section = SECTIONS[name]
     environment = {key: value for key, value in os.environ.items() if not (section.made_keys and key == "DLBF_DATA")}
     done = subprocess.run(
-        [sys.executable, "-m", "dlbf", "bench", *section.arguments, *more, "--json"],
+        [sys.executable, *section.program, *section.arguments, *more, "--json"],
         stdout=subprocess.PIPE, text=True, env=environment, cwd=root, check=False,
     )  # fmt: skip
     # A section that has found a bar missed exits with 1, after its figures.
