@@ -1,4 +1,4 @@
-"""The sections of ``dlbf bench``, and the counts of hot paths, whose output is recorded in ``docs/figures``, and the recording."""
+"""What is recorded in ``docs/figures``: sections of ``dlbf bench`` and the counts of hot paths; and the recording."""
 
 import json
 import os
