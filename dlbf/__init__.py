@@ -1,6 +1,7 @@
 """dlbf: deletable learned Bloom filters.
 
-The plain filters are imported at once; what learning needs (``LearnedFilter``, ``models``, ``theory``) on first use.
+The plain filters are imported at once; what learning needs (``LearnedFilter``, ``models``, ``theory``), and what maps
+files (``open_filter``), on first use.
 """
 
 import importlib
@@ -12,6 +13,7 @@ from dlbf.errors import (
     DlbfError,
     FilterFullError,
     FormatError,
+    HashMismatchError,
     ModelMismatchError,
     NotDeletableError,
     ReadOnlyError,
@@ -29,9 +31,11 @@ try:
         DeletableBloomFilter,
         DLeftFilter,
         ExactSet,
+        KeyHashes,
         RibbonFilter,
         SuccinctCountingFilter,
-        open_filter,
+        hash_keys,
+        int_key,
     )
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("dlbf.kernels"):
@@ -43,6 +47,7 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from dlbf import models, theory
+    from dlbf.filters import open_filter
     from dlbf.learned import LearnedFilter
 
 __all__ = [
@@ -56,6 +61,8 @@ __all__ = [
     "ExactSet",
     "FilterFullError",
     "FormatError",
+    "HashMismatchError",
+    "KeyHashes",
     "LearnedFilter",
     "ModelMismatchError",
     "NotDeletableError",
@@ -67,6 +74,8 @@ __all__ = [
     "SuccinctCountingFilter",
     "VersionError",
     "__version__",
+    "hash_keys",
+    "int_key",
     "models",
     "open_filter",
     "theory",
@@ -76,6 +85,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in ("models", "theory", "storage"):
         return importlib.import_module(f"dlbf.{name}")
+    if name == "open_filter":
+        return importlib.import_module("dlbf.filters.files").open_filter
     if name == "LearnedFilter":
         return importlib.import_module("dlbf.learned").LearnedFilter
     raise AttributeError(f"module 'dlbf' has no attribute {name!r}")

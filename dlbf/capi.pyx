@@ -112,6 +112,8 @@ cdef class FilterReader:
         if at == NULL:
             memset(answers, 1, n_keys)
             return
+        chunk.hashes = NULL
+        chunk.regions = NULL
         while done < n_keys:
             chunk.n = <Py_ssize_t>min(n_keys - done, <size_t>CHUNK_KEYS)
             chunk.data = <const uint8_t**>(keys + done)

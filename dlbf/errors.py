@@ -11,6 +11,7 @@ __all__ = [
     "DlbfError",
     "FilterFullError",
     "FormatError",
+    "HashMismatchError",
     "ModelMismatchError",
     "NotDeletableError",
     "ReadOnlyError",
@@ -42,6 +43,19 @@ class FormatError(DlbfError, ValueError):
     Traceback (most recent call last):
         ...
     dlbf.errors.FormatError: ...
+    """
+
+
+class HashMismatchError(DlbfError, ValueError):
+    """Hashes, or routed keys, that were made for another filter.
+
+    Examples
+    --------
+    >>> import dlbf
+    >>> dlbf.CuckooFilter(10, secret=bytes(16)).contains_hashes(dlbf.hash_keys([b"a"]))
+    Traceback (most recent call last):
+        ...
+    dlbf.errors.HashMismatchError: ...
     """
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ArrowArray", "ArrowStream", "Key", "Keys", "Memory"]
+__all__ = ["ArrowArray", "ArrowStream", "Integers", "Key", "Keys", "Memory"]
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -33,5 +33,10 @@ class ArrowStream(Protocol):
         """A capsule of it."""
 
 
-# What the kernels read as a batch; numpy arrays of dtype S, U or object are iterables of keys.
-Keys: TypeAlias = Iterable[Key] | ArrowArray | ArrowStream
+# Numpy integers of every width.
+Integers: TypeAlias = npt.NDArray[
+    np.int8 | np.int16 | np.int32 | np.int64 | np.uint8 | np.uint16 | np.uint32 | np.uint64
+]
+# What the kernels read as a batch; numpy arrays of dtype S, U or object are iterables of keys, those of integers
+# are read as dlbf.int_key says.
+Keys: TypeAlias = Iterable[Key] | Integers | ArrowArray | ArrowStream

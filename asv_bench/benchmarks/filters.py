@@ -5,6 +5,7 @@ import threading
 import numpy as np
 
 import dlbf
+from dlbf.filters.base import secret_of
 from dlbf.kernels.hashing import hash64_many
 
 from .common import DELETABLE, FILTERS, FPR, make_keys, queries, rbloom_or_skip, size, sizes
@@ -113,6 +114,26 @@ class FilterBatchQuery(WithKeys):
 
     def time_contains_many(self, keys, name, n_keys, hit_ratio):
         self.filter.contains_many(self.queries)
+
+
+class FilterHashed(WithKeys):
+    """Asking by hashes made before: what is left when nobody hashes keys."""
+
+    params = [list(FILTERS), SIZES]
+    param_names = ["filter", "n_keys"]
+
+    def setup(self, keys, name, n_keys):
+        self.filter = FILTERS[name](n_keys)
+        self.filter.update(keys[:n_keys])
+        self.queries = queries(min(N_QUERIES, n_keys), 0.0, keys)
+        self.secret = secret_of(self.filter)
+        self.hashes = dlbf.hash_keys(self.queries, self.secret)
+
+    def time_hash_keys(self, keys, name, n_keys):
+        dlbf.hash_keys(self.queries, self.secret)
+
+    def time_contains_hashes(self, keys, name, n_keys):
+        self.filter.contains_hashes(self.hashes)
 
 
 class FilterBatchInput(WithKeys):

@@ -12,8 +12,8 @@ import numpy as np
 
 from dlbf import format
 from dlbf.errors import FilterFullError, FormatError
+from dlbf.filters.hashed import ByHash
 from dlbf.filters.part import AsPart
-from dlbf.kernels.core import FilterCore
 from dlbf.typenames import Memory
 
 __all__ = [
@@ -91,7 +91,7 @@ class FilterFile(Protocol):
         """Write what the header must say, and sums."""
 
 
-class Filter(AsPart, FilterCore):
+class Filter(AsPart, ByHash):
     """Base of the public filter classes; each also derives from a kernel.
 
     Subclasses define ``KIND``, ``PARAMS`` (names of their own parameters), ``_payload_bytes(params)``, which

@@ -48,6 +48,7 @@ class ExactSet(ExactCore, Intersecting):
 
     KIND = 6
     PARAMS = ("n_slots", "arena_bytes")
+    NEEDS_KEYS = True
 
     def __init__(self, capacity: int = 16, *, secret: bytes | None = None, filter_id: int = 0) -> None:
         capacity = check_count("capacity", capacity, 1, 1 << 40)

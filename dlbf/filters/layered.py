@@ -45,6 +45,7 @@ class LayeredFilter(LayeredCore, Filter):
 
     KIND = format.KIND_LAYERED
     PARAMS = ("base_bytes", "delta_bytes", "base_keys", "table_room", "n_buckets", "n_prefixes", "suffix_bits")
+    NEEDS_KEYS = True  # the base may have a model
     __hash__ = None
 
     def __init__(self, *args: object, **kwargs: object) -> None:

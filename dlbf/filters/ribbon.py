@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from dlbf.errors import StaticFilterError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count, check_rate
+from dlbf.filters.hashed import KeyHashes, checked_hashes
 from dlbf.filters.ribbon_sizes import (
     BLOCK_ROWS,
     MAX_COLUMNS,
@@ -193,7 +194,7 @@ class RibbonFilter(RibbonCore, Filter):
 
         Parameters
         ----------
-        keys : iterable of keys, numpy array of dtype S, U or object, or Arrow string or binary array
+        keys : iterable of keys, numpy array of dtype S, U, object or integers, or Arrow string or binary array
             Repeated ones count once.  Generators are streamed: only a hash of each key is kept, 8 bytes.
         fpr : float
             False-positive rate.
@@ -217,7 +218,7 @@ class RibbonFilter(RibbonCore, Filter):
     @classmethod
     def build_from_hashes(
         cls,
-        hashes: Hashes,
+        hashes: Hashes | KeyHashes,
         fpr: float = 0.01,
         *,
         secret: bytes | None = None,
@@ -229,10 +230,10 @@ class RibbonFilter(RibbonCore, Filter):
 
         Parameters
         ----------
-        hashes : numpy.ndarray of uint64
-            The hash of every key under ``secret``, in any order, repeated ones as they come
-            (``dlbf.kernels.hashing.hash64_many``).  Sorted in place: the array is used up.  Besides it and the filter,
-            building needs some hundred kilobytes for each thread.
+        hashes : KeyHashes, or numpy.ndarray of uint64
+            What ``dlbf.hash_keys`` gives, which is copied; or the bare hash of every key under ``secret``, in any
+            order, repeated ones as they come (``dlbf.kernels.hashing.hash64_many``).  These are sorted in place: the
+            array is used up.  Besides it and the filter, building needs some hundred kilobytes for each thread.
         fpr : float
             False-positive rate.
         secret : bytes, optional
@@ -247,8 +248,8 @@ class RibbonFilter(RibbonCore, Filter):
 
         Examples
         --------
-        >>> from dlbf.kernels.hashing import hash64_many
-        >>> f = RibbonFilter.build_from_hashes(hash64_many([b"a", b"b", b"a"]), 0.001)
+        >>> from dlbf import hash_keys
+        >>> f = RibbonFilter.build_from_hashes(hash_keys([b"a", b"b", b"a"]), 0.001)
         >>> len(f), b"a" in f
         (2, True)
         """
@@ -256,6 +257,8 @@ class RibbonFilter(RibbonCore, Filter):
         filter_id = check_count("filter_id", filter_id, 0, 2**64 - 1)
         if workers is not None:
             workers = check_count("workers", workers, 1, 1 << 16)
+        if isinstance(hashes, KeyHashes):
+            hashes = checked_hashes(hashes, secret, cls.__name__).copy()
         keys = SortedHashes(hashes, filter_id, workers)
         while True:
             geometry = keys.geometry(fpr)

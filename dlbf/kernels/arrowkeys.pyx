@@ -118,7 +118,8 @@ cdef class ArrowReader(KeyReader):
         else:
             raise TypeError(
                 "expected an Arrow array of strings or binaries, found the Arrow type "
-                f"{name.decode(errors='replace')!r}; pass one string column, not a table or numbers"
+                f"{name.decode(errors='replace')!r}; pass one string column, not a table, and integers as a numpy "
+                "array (column.to_numpy())"
             )
         return 0
 

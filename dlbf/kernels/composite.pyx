@@ -508,7 +508,10 @@ cdef class CompositeCore(FilterCore):
         # Score and fetch first, look later: by then the lines have arrived.
         for i in range(n):
             at = index[i]
-            r = composite_region(c, hashes[at], chunk.data[at], chunk.n_bytes[at])
+            if chunk.regions != NULL:
+                r = chunk.regions[at]
+            else:
+                r = composite_region(c, hashes[at], chunk.data[at], chunk.n_bytes[at])
             region[i] = <uint8_t>r
             part_prefetch(&c.member[r], hashes[at])
         for i in range(n):
@@ -590,3 +593,9 @@ cdef class CompositeCore(FilterCore):
     def _regions_many(self, keys):
         """The score region of every key, as a numpy array of uint8."""
         return np.frombuffer(self._ask_many(keys, True), dtype=np.uint8)
+
+    def _route_many(self, keys):
+        """Hash and score region of every key, as numpy arrays of uint64 and uint8."""
+        cdef bytearray hashes = bytearray()
+        regions = self._ask_many(keys, True, hashes)
+        return np.frombuffer(hashes, dtype=np.uint64), np.frombuffer(regions, dtype=np.uint8)

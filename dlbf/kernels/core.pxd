@@ -48,7 +48,7 @@ cdef class FilterCore(PayloadCore):
 
     cdef void _hash_chunk(self, const KeyChunk* chunk, uint64_t* out) noexcept nogil
     cdef uint64_t _hash_one(self, key) except? 0
-    cdef bytearray _ask_many(self, object keys, bint regions)
+    cdef bytearray _ask_many(self, object keys, bint regions, bytearray kept=*)
     cdef bytearray _change_many(self, object keys, bint removing)
     cdef bint _contains_other(self, key) except -1
     cdef int _check_places(self, uint64_t h) except -1

@@ -320,7 +320,10 @@ cdef class FilterCore(PayloadCore):
 
     cdef void _hash_chunk(self, const KeyChunk* chunk, uint64_t* out) noexcept nogil:
         cdef Py_ssize_t i
-        hash_chunk(&self.hash_key, chunk.data, chunk.n_bytes, chunk.n, out)
+        if chunk.hashes != NULL:
+            memcpy(out, chunk.hashes, chunk.n * sizeof(uint64_t))
+        else:
+            hash_chunk(&self.hash_key, chunk.data, chunk.n_bytes, chunk.n, out)
         if self.filter_id:
             for i in range(chunk.n):
                 out[i] = hash_for_filter(out[i], self.filter_id)
@@ -330,8 +333,8 @@ cdef class FilterCore(PayloadCore):
 
         Parameters
         ----------
-        keys : iterable of keys, numpy array of dtype S, U or object, or Arrow string or binary array
-            Generators are streamed.
+        keys : iterable of keys, numpy array of dtype S, U, object or integers, or Arrow string or binary array
+            Generators are streamed.  An integer is the key ``dlbf.int_key(i)``, whatever the array's width.
 
         Raises
         ------
@@ -351,7 +354,7 @@ cdef class FilterCore(PayloadCore):
 
         Parameters
         ----------
-        keys : iterable of keys, numpy array of dtype S, U or object, or Arrow string or binary array
+        keys : iterable of keys, numpy array of dtype S, U, object or integers, or Arrow string or binary array
 
         Returns
         -------
@@ -374,17 +377,21 @@ cdef class FilterCore(PayloadCore):
         """
         return np.frombuffer(self._change_many(keys, True), dtype=np.bool_)
 
-    cdef bytearray _ask_many(self, object keys, bint regions):
-        """One byte for every key of a batch: whether it is there, or its region."""
+    cdef bytearray _ask_many(self, object keys, bint regions, bytearray kept=None):
+        """One byte for every key of a batch: whether it is there, or its region; ``kept`` gets the hashes."""
         cdef KeyReader reader = open_keys(keys)
         cdef uint64_t hashes[CHUNK_KEYS]
         cdef bytearray out = bytearray()
         cdef uint8_t* answers
+        cdef uint64_t* kept_hashes = NULL
         cdef Py_ssize_t i, n, done = 0
         self._need_open()
         while True:
             n = reader.next_batch()
             PyByteArray_Resize(out, done + n)
+            if kept is not None:
+                PyByteArray_Resize(kept, (done + n) * sizeof(uint64_t))
+                kept_hashes = <uint64_t*>PyByteArray_AS_STRING(kept)
             if n == 0:
                 return out
             answers = <uint8_t*>PyByteArray_AS_STRING(out)
@@ -396,6 +403,8 @@ cdef class FilterCore(PayloadCore):
                         self._hash_chunk(&reader.chunk, hashes)
                         if regions:
                             self._regions_chunk(&reader.chunk, hashes, answers + done)
+                            if kept_hashes != NULL:
+                                memcpy(kept_hashes + done, hashes, reader.chunk.n * sizeof(uint64_t))
                         else:
                             if unlikely(self.n_unchecked != 0):
                                 with gil:

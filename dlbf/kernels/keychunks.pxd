@@ -8,7 +8,7 @@ has one for every kind of batch.
 from cpython.buffer cimport Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_Check, PyBytes_GET_SIZE
 
-from dlbf.kernels.types cimport uint8_t
+from dlbf.kernels.types cimport uint8_t, uint64_t
 
 cdef enum:
     # Keys per chunk: large enough to fill the pipelines of hashing and probing, small enough that what
@@ -29,6 +29,9 @@ ctypedef struct KeyChunk:
     Py_ssize_t n
     const uint8_t** data
     size_t* n_bytes
+    # Of keys that were hashed, and routed, before: NULL if they were not.  There data and n_bytes are those of no key.
+    const uint64_t* hashes
+    const uint8_t* regions
 
 cdef int key_open_other(object key, KeyRef* ref) except -1
 cdef void key_close_view(KeyRef* ref) noexcept

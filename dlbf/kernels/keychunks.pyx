@@ -32,7 +32,7 @@ cdef int key_open_other(object key, KeyRef* ref) except -1:
         ref.n_bytes = n
         return 0
     if not PyObject_CheckBuffer(key):
-        hint = "encode it first, for example with str(key) or key.to_bytes(8, 'little')"
+        hint = "encode it first, for example with str(key), or integers with dlbf.int_key(key)"
         if is_null(key):
             hint = "drop nulls first, those of a pandas Series with series.dropna()"
         raise TypeError(f"a key must be bytes, str or another buffer, not {type(key).__name__}; {hint}")

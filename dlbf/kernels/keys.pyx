@@ -1,7 +1,7 @@
 """Readers of lists, tuples, iterators and numpy arrays of keys, and which reader a batch gets.
 
-Many keys may be a list, tuple, set, generator or other iterable of keys, a numpy array of dtype ``S`` or
-``object``, or anything with the Arrow PyCapsule interface (``__arrow_c_array__``,
+Many keys may be a list, tuple, set, generator or other iterable of keys, a numpy array of dtype ``S``,
+``object`` or integers (``IntegerReader``), or anything with the Arrow PyCapsule interface (``__arrow_c_array__``,
 ``__arrow_c_stream__``) that holds strings or binaries (``arrowkeys``).
 
 A tuple of bytes, an array or an Arrow array is one batch, however long: nothing in it needs the GIL.  The objects of a
@@ -16,16 +16,16 @@ done with the GIL, and the objects were fetched into the cache while the keys ah
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_STRIDES, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_CheckExact
 from cpython.list cimport PyList_Check, PyList_CheckExact, PyList_GET_SIZE
 from cpython.object cimport PyObject_GetIter
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
-from dlbf.kernels.types cimport Export, likely, load64, prefetch, uint8_t
+from dlbf.kernels.types cimport Export, likely, load64, prefetch, store64, uint8_t, uint64_t
 
 import numpy as np
 
@@ -45,6 +45,10 @@ cdef extern from "Python.h":
 cdef enum:
     # Objects between a prefetch and the look at it.
     AHEAD = 16
+
+cdef enum:
+    # Room for an integer as a key.
+    INTEGER_BYTES = 9
 
 
 cdef inline void prefetch_object(const void* item) noexcept nogil:
@@ -301,6 +305,98 @@ cdef class ArrayReader(KeyReader):
         return self.give(0, n)
 
 
+@cython.final
+cdef class IntegerReader(KeyReader):
+    """Keys of a numpy array of 64-bit integers: 8 bytes, little-endian, and a ninth, 0xFF, behind negative ones."""
+
+    cdef Export taken
+    cdef bint is_signed
+    cdef Py_ssize_t position             # of the next key
+    cdef bytearray room                  # the bytes of a chunk's keys
+    cdef uint8_t* encoded
+
+    def __cinit__(self, array):
+        PyObject_GetBuffer(array, &self.taken.view, PyBUF_STRIDES)
+        self.is_signed = array.dtype.kind == "i"
+        self.room = bytearray(CHUNK_KEYS * INTEGER_BYTES)
+        self.encoded = <uint8_t*>PyByteArray_AS_STRING(self.room)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.taken.view)
+
+    cdef Py_ssize_t next_batch(self) except -1:
+        cdef Py_ssize_t n = self.taken.view.shape[0] - self.position
+        self.chunk.n = 0
+        self.make_room(min(n, <Py_ssize_t>CHUNK_KEYS))
+        return n
+
+    cdef Py_ssize_t next_chunk(self) noexcept nogil:
+        cdef Py_ssize_t stride = self.taken.view.strides[0]
+        cdef const uint8_t* item = <const uint8_t*>self.taken.view.buf + self.position * stride
+        cdef uint8_t* out = self.encoded
+        cdef Py_ssize_t i, n = min(self.taken.view.shape[0] - self.position, <Py_ssize_t>CHUNK_KEYS)
+        cdef uint64_t value
+        cdef bint is_negative
+        for i in range(n):
+            memcpy(&value, item, sizeof(uint64_t))     # in the machine's own order, perhaps not aligned
+            is_negative = self.is_signed and value >> 63
+            store64(out, value)
+            out[8] = 0xFF
+            self.pointers[i] = out
+            self.lengths[i] = 8 + is_negative
+            out += INTEGER_BYTES
+            item += stride
+        self.position += n
+        return self.give(0, n)
+
+
+@cython.final
+cdef class HashReader(KeyReader):
+    """A batch of hashes, perhaps with the regions of their keys, for filters that look at nothing else.
+
+    Whoever makes one has seen to it that the filter does not, that the hashes are its own, and the regions too.
+
+    Parameters
+    ----------
+    hashes : numpy.ndarray of uint64
+        Contiguous.
+    regions : numpy.ndarray of uint8, optional
+        As many, contiguous.
+    """
+
+    cdef Export hashes, regions
+    cdef Py_ssize_t n_keys, position     # how many, and the next one's number
+
+    def __cinit__(self, hashes, regions=None):
+        PyObject_GetBuffer(hashes, &self.hashes.view, PyBUF_SIMPLE)
+        self.n_keys = self.hashes.view.len // <Py_ssize_t>sizeof(uint64_t)
+        if regions is not None:
+            PyObject_GetBuffer(regions, &self.regions.view, PyBUF_SIMPLE)
+            if self.regions.view.len != self.n_keys:
+                raise ValueError(f"expected a region for each of {self.n_keys} hashes, found {self.regions.view.len}")
+        self.make_room(min(self.n_keys, <Py_ssize_t>CHUNK_KEYS))
+        if self.n_room:
+            # Leaves are handed the key as well; it is no key.
+            memset(self.pointers, 0, self.n_room * sizeof(void*))
+            memset(self.lengths, 0, self.n_room * sizeof(size_t))
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.hashes.view)
+        PyBuffer_Release(&self.regions.view)
+
+    cdef Py_ssize_t next_batch(self) except -1:
+        self.chunk.n = 0
+        return self.n_keys - self.position
+
+    cdef Py_ssize_t next_chunk(self) noexcept nogil:
+        cdef Py_ssize_t n = min(self.n_keys - self.position, <Py_ssize_t>CHUNK_KEYS)
+        self.chunk.hashes = <const uint64_t*>self.hashes.view.buf + self.position
+        if self.regions.view.buf != NULL:
+            self.chunk.regions = <const uint8_t*>self.regions.view.buf + self.position
+        self.position += n
+        return self.give(0, n)
+
+
 # --- which reader
 
 
@@ -325,6 +421,8 @@ cdef KeyReader open_keys(object keys):
             f"expected a batch of keys, found a single {type(keys).__name__}; "
             "wrap it in a list, or use the method for one key"
         )
+    if isinstance(keys, KeyReader):
+        return keys
     if hasattr(keys, "__arrow_c_stream__") or hasattr(keys, "__arrow_c_array__"):
         reader = read_arrow(keys)
         if reader is not None:
@@ -372,10 +470,12 @@ cdef KeyReader open_array(object keys):
         return open_iterator(keys)
     if keys.dtype.kind == "S":
         return ArrayReader(keys) if keys.dtype.itemsize else open_iterator([b""] * len(keys))
+    if keys.dtype.kind in "iu":
+        # 64 bits in the machine's own order, whatever they were: no copy if they are that already.
+        return IntegerReader(keys.astype(np.int64 if keys.dtype.kind == "i" else np.uint64, copy=False))
     raise TypeError(
-        f"expected an array of dtype S, U or object, found {keys.dtype}; "
-        "turn numbers into fixed-width bytes with keys.view(f'S{keys.itemsize}') only if no key ends in a "
-        "zero byte, or pass [key.tobytes() for key in keys]"
+        f"expected an array of dtype S, U, object or integers, found {keys.dtype}; "
+        "pass [key.tobytes() for key in keys], or integers, which are read as dlbf.int_key says"
     )
 
 

@@ -1,9 +1,9 @@
 """LearnedFilter: the public face of the composite, which is fitted and measured here."""
 
-from dlbf.learned.composite import Composite
 from dlbf.learned.evaluation import Evaluation, evaluate
 from dlbf.learned.holding import Groups
 from dlbf.learned.preparing import fit
+from dlbf.learned.routing import Routing
 from dlbf.learned.targets import Progress, Targets
 from dlbf.models import Model
 from dlbf.typenames import Keys
@@ -11,7 +11,7 @@ from dlbf.typenames import Keys
 __all__ = ["LearnedFilter"]
 
 
-class LearnedFilter(Composite):
+class LearnedFilter(Routing):
     """A deletable filter with a model in it: several times smaller than one without, where keys have structure.
 
     Make one with ``fit``; open a saved one with ``dlbf.open_filter`` or ``from_bytes``.  It has every
