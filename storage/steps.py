@@ -5,7 +5,7 @@ In normal use ``reached`` is a call that does nothing.  It is compiled: so are s
 
 from dlbf.kernels.journal import reached, set_hook
 
-__all__ = ["CONVERSION_STEPS", "GUARD_STEPS", "STEPS", "reached", "set_hook"]
+__all__ = ["CONVERSION_STEPS", "GUARD_STEPS", "PUBLISH_STEPS", "STEPS", "reached", "set_hook"]
 
 STEPS = (
     "write-began",
@@ -48,4 +48,12 @@ CONVERSION_STEPS = (
     "conversion-written",
     "conversion-named",
     "conversion-text-left",
+)
+
+# Those of one version that is published.
+PUBLISH_STEPS = (
+    "publish-delta-written",
+    "publish-full-written",
+    "publish-manifest-written",
+    "publish-head-written",
 )

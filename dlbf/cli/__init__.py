@@ -20,11 +20,13 @@ COMMANDS = {
     "info": "What a store, a guard or a filter file is; whether it should be rebuilt.",
     "load": "Fill a store from a file: TSV, CSV, JSON lines, Parquet or keys.",
     "plan": "Predict every design for a model and a budget; or draw the published figures.",
+    "publish": "Publish the filter of a store or a guard for many hosts.",
     "put": "Store one key, in a new store if there is none.",
     "rebuild": "Learn the filter of a store or a guard anew, while it is in use.",
     "report": "Which filter fits a file of keys, and why: one HTML page.",
     "scan": "Look through a store in the order of its keys.",
     "serve-metrics": "Serve the figures of stores and guards for Prometheus.",
+    "subscribe": "Keep a fresh copy of a filter that is published elsewhere.",
     "top": "Watch a store or a guard while it is in use.",
     "verify": "Compare the filter of a store or a guard with its data; check every record.",
 }

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import dlbf
 from dlbf.cli import COMMANDS, build
-from dlbf.storage import Store
+from dlbf.storage import Store, publish
 
 # command -> arguments -> what it exits with.  Names are of what `place` makes; "{}" is its folder.
 CASES = {
@@ -34,6 +34,11 @@ CASES = {
              ("nothing", 2), ("nothing --check", 2), ("store/data.mdb --check", 2)],
     "top": [("store --count 1", 0), ("nothing", 2), ("text", 2), ("folder", 2), ("store --secret-file text", 2)],
     "serve-metrics": [("store --once", 0), ("nothing --once", 2), ("text --once", 2), ("folder --once", 2)],
+    "publish": [("store feed --once", 0), ("nothing feed --once", 2), ("text feed --once", 2),
+                ("store text --once", 2), ("store http://localhost/feed --once", 2), ("store redis://h:1/0 --once", 2)],
+    "subscribe": [("feed copy --once", 0), ("feed copy --once --max-age 0", 1), ("nothing copy --once", 2),
+                  ("folder copy --once", 2), ("feed copy --once --secret-file text", 2),
+                  ("feed no/such/copy --once", 2), ("ftp://h/feed copy --once", 2)],
     "fit": [("text.txt other.txt --json --design cuckoo", 0), ("text.txt other.txt", 2), ("nothing text.txt --json", 2),
             ("text.txt nothing --json", 2), ("text.txt other.txt -o no/such/f", 2), ("empty text.txt --json", 2),
             ("text.txt other.txt --json --fpr 7", 2)],
@@ -53,6 +58,7 @@ def place(tmp_path, monkeypatch):
     with Store("store") as store:
         store[b"key"] = b"value"
         store.rebuild(design="cuckoo")
+        publish(store, "feed", interval=None).close()
     f = dlbf.CuckooFilter(100)
     f.add(b"key")
     f.save("filter")
