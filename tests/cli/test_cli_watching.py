@@ -1,6 +1,7 @@
 """``dlbf top``, ``dlbf serve-metrics`` and ``dlbf.metrics``."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from support.places import ROOT
 
 pytest.importorskip("click")
 pytest.importorskip("rich")
@@ -201,3 +203,15 @@ def test_top_ends_quietly_with_an_interrupt(store):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
+
+
+@pytest.mark.skipif(not (ROOT / "examples").is_dir(), reason="needs a checkout")
+def test_dashboard_asks_only_for_figures_that_there_are():
+    dashboard = json.loads((ROOT / "examples/grafana-dashboard.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = {name for text in expressions for name in re.findall(r"\bdlbf_\w+", text)}
+    counters = {metric.name for metric in METRICS if metric.kind == "counter"}
+    assert asked <= {metric.name for metric in METRICS}
+    assert counters <= asked, "every counter has a panel"
+    for text in expressions:  # a counter means nothing but by its rate
+        assert all(text[: text.index(name)].endswith("rate(") for name in counters if name in text), text
