@@ -2,7 +2,7 @@
 
 from dlbf.storage.fleet.asking import LOOK_LIMIT, ask, outbid, settle
 from dlbf.storage.fleet.commands import LogBegin, LogCheckpoint, LogEnd, LogLook, LogPutChunk, LogTrim
-from dlbf.storage.fleet.host import EpochChanged, Gap, Generation, Host
+from dlbf.storage.fleet.host import EpochChanged, Gap, Generation, Host, identities_of
 from dlbf.storage.fleet.messages import (
     Build,
     Identities,
@@ -42,26 +42,26 @@ def rebuild(host: Host, build: Build) -> Operation[Generation | None]:
         yield Pause(host.epoch_seen + host.settings.grace + host.settings.put_limit)
     # Before the log confirms the epoch: see _mend in writing.py.
     servers = yield Identities()
-    identities = tuple(text(one) for one in array(servers.raw)[1:])
-    reply = yield from ask(host, LogBegin(epoch, encode(Begin(identities), epoch_number(epoch))))
+    places = tuple(text(one) for one in array(servers.raw)[1:])
+    reply = yield from ask(host, LogBegin(epoch, encode(Begin(places), epoch_number(epoch))))
     if not reply.granted:
         raise EpochChanged("the epoch is not settled")
     number = whole(reply.rest[1])
     build.start(number, [key for _, data in pairs(reply.rest[2]) for key in _keys(data)])
     if host.settings.fenced:
-        yield from _raise(host, epoch, identities)
+        yield from _raise(host, epoch, identities_of(places))
     yield Scan(build)
     again = yield Identities()
     if again.raw != servers.raw:
         return None
     position = yield from _catch_up(host, build, epoch, number)
     upload, meta = yield from _upload(host, epoch, *build.finish())
-    record = encode(End(number, identities), epoch_number(epoch))
+    record = encode(End(number, places), epoch_number(epoch))
     reply = yield from ask(host, LogEnd(epoch, number, position, upload, meta, record))
     if not reply.granted and reply.generation < number:
         raise Gap(f"the log knows of no beginning of generation {number}, or was trimmed after record {position}")
     host.rebuild_due = ""
-    return Generation(number, frozenset(identities)) if reply.generation == number else None
+    return Generation(number, places) if reply.generation == number else None
 
 
 def _keys(data: bytes) -> tuple[bytes, ...]:

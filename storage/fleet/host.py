@@ -4,14 +4,25 @@ Nothing here waits, and nothing here is locked: whoever runs operations of one h
 requests at a time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from dlbf.storage.fleet.messages import FleetError, LogReply, epoch_number
 from dlbf.storage.fleet.records import Add, Done, End, Record, Remove, decode
 
-__all__ = ["Copy", "EpochChanged", "Gap", "Generation", "Host", "Note", "Replica", "Replicas", "Settings"]
+__all__ = [
+    "Copy",
+    "EpochChanged",
+    "Gap",
+    "Generation",
+    "Host",
+    "Note",
+    "Replica",
+    "Replicas",
+    "Settings",
+    "identities_of",
+]
 
 SECOND = 1_000_000_000
 
@@ -101,10 +112,23 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A generation that is complete, and the data servers it was read from."""
+    """A generation that is complete, and the data servers it was read from.
+
+    ``places`` is what `Identities` said of each server: its identity, and perhaps a space and which slots it had.
+    """
 
     number: int
-    identities: frozenset[bytes]
+    places: tuple[bytes, ...]
+
+    @property
+    def identities(self) -> frozenset[bytes]:
+        """The servers, without their slots."""
+        return frozenset(identities_of(self.places))
+
+
+def identities_of(places: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Servers without their slots."""
+    return tuple(place.partition(b" ")[0] for place in places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +180,7 @@ class Copy:
             case Remove(generation, _) if generation == self.generation.number:
                 return record
             case End(generation, identities):
-                self.newest = Generation(generation, frozenset(identities))
+                self.newest = Generation(generation, identities)
             case _:
                 pass
         return None
@@ -180,13 +204,24 @@ class Host:
         Makes this host's replicas.
     label
         What operators see.
+    owner
+        Gives the identity of the server that had a key's slot, from the `Generation.places` and the key.  Needed where
+        slots move; without it any server of a generation counts.
     """
 
-    def __init__(self, name: bytes, settings: Settings, replicas: Replicas, label: bytes = b"") -> None:
+    def __init__(
+        self,
+        name: bytes,
+        settings: Settings,
+        replicas: Replicas,
+        label: bytes = b"",
+        owner: Callable[[tuple[bytes, ...], bytes], bytes] | None = None,
+    ) -> None:
         self.name = name
         self.settings = settings
         self.replicas = replicas
         self.label = label
+        self.owner = owner
         self.epoch = b""
         self.epoch_seen = 0  # when the first reply of the epoch came
         self.older_since = 0  # since when the log has spoken of an older epoch than ours
@@ -313,11 +348,18 @@ class Host:
         copy = self.copy
         return copy is None or copy.replica.maybe(key)
 
-    def replaceable(self) -> tuple[bytes, ...]:
-        """The data servers on which an existing key is in every filter; none before that is known."""
-        if self.trusted is None or not (self.settings.exact and self.settings.replaces):
-            return ()
-        return tuple(sorted(self.trusted.identities))
+    def replaceable(self) -> Generation | None:
+        """The generation on whose data servers an existing key is in every filter; None before that is known."""
+        return self.trusted if self.settings.exact and self.settings.replaces else None
+
+    def servers(self, generation: Generation, key: bytes) -> tuple[bytes, ...]:
+        """The servers on which a generation counted a key: the one that had its slot.
+
+        A slot that moved there since may come from a server that was replaced, with keys whose deletion was logged.
+        """
+        if self.owner is None:
+            return tuple(sorted(generation.identities))
+        return (self.owner(generation.places, key),)
 
     def removable(self) -> Generation | None:
         """The generation a deletion may be counted for: note it before deleting."""

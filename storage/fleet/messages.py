@@ -152,7 +152,11 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """-> [layout, identity...]: every data server that has data, sorted, and a word that changes when a slot moves."""
+    """-> [layout, identity...]: every data server that has data, sorted, and a word that changes when a slot moves.
+
+    The servers are the primaries of this moment, as a majority knows them; the word also changes while a slot is on its
+    way.  An identity may be followed by a space and what `Host`'s ``owner`` needs to tell whose slot a key is in.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ class RaiseFences:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """-> anything: give every key of every data server to ``build.scanned``."""
+    """-> anything: give every key of every data server to ``build.scanned``; `Lost` if one is not of `Identities`."""
 
     build: "Build"
 

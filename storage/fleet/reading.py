@@ -36,7 +36,7 @@ def load(host: Host) -> Operation[bool]:
         return False
     begin = decode(text(begun))[1]
     assert isinstance(begin, Begin)
-    generation = Generation(reply.generation, frozenset(begin.identities))
+    generation = Generation(reply.generation, begin.identities)
     chunks = []
     for number in range(host.replicas.count(text(meta))):
         chunks.append((yield from _chunk(host, reply.epoch, text(upload), number)))

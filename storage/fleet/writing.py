@@ -106,11 +106,11 @@ def _put_part(host: Host, part: dict[bytes, bytes], px: int) -> Operation[int]:
 
 def _replace(host: Host, part: dict[bytes, bytes], px: int) -> Operation[set[bytes]]:
     """Overwrite keys that the filter does not deny, where what exists is known to everybody; those that did exist."""
-    identities = host.replaceable()
-    keys = [key for key in part if host.maybe(key)] if identities else []
-    if not keys:
+    generation = host.replaceable()
+    keys = [key for key in part if host.maybe(key)] if generation else []
+    if generation is None or not keys:
         return set()
-    answer = yield Batch(tuple(DataReplace(key, part[key], px, identities) for key in keys))
+    answer = yield Batch(tuple(DataReplace(key, part[key], px, host.servers(generation, key)) for key in keys))
     replaced = set()
     for key, one in zip(keys, answer.batch, strict=True):
         if isinstance(one, Lost):
@@ -119,14 +119,14 @@ def _replace(host: Host, part: dict[bytes, bytes], px: int) -> Operation[set[byt
         if whole(existed):
             replaced.add(key)
         else:
-            _look_at(host, text(identity))
+            _look_at(host, key, text(identity))
     return replaced
 
 
-def _look_at(host: Host, identity: bytes) -> None:
-    """A rebuild is due if a data server is not among those of the newest generation."""
-    if host.known is not None and identity not in host.known.identities:
-        host.rebuild_due = "a data server was replaced"
+def _look_at(host: Host, key: bytes, identity: bytes) -> None:
+    """A rebuild is due if the newest generation did not read a key's slot from the data server that has it."""
+    if host.known is not None and identity not in host.servers(host.known, key):
+        host.rebuild_due = "a data server was replaced, or a slot has moved"
 
 
 def _announce(host: Host, keys: tuple[bytes, ...]) -> Operation[Announced]:
@@ -195,8 +195,8 @@ def _store(host: Host, announced: Announced, items: dict[bytes, bytes], px: int)
             continue  # a scan may have been before it, and not know of the add
         stored.add(key)
         n_existed += whole(existed)
-        _look_at(host, text(identity))
-        if whole(existed) and generation is not None and text(identity) in generation.identities:
+        _look_at(host, key, text(identity))
+        if whole(existed) and generation is not None and text(identity) in host.servers(generation, key):
             overwrote.append(key)
     if certain and host.epoch == epoch:
         host.finished.append(announced.position)
@@ -260,7 +260,7 @@ def delete_many(host: Host, keys: Iterable[bytes]) -> Operation[int]:
         for key, one in zip(part, answer.batch, strict=True):
             if isinstance(one, Lost):
                 lost = one
-            elif _counted(host, generation, one):
+            elif _counted(host, generation, key, one):
                 gone.append(key)
             deleted += not isinstance(one, Lost) and whole(array(one.raw)[0])
         yield from _take_back(host, epoch, generation, gone)
@@ -269,12 +269,12 @@ def delete_many(host: Host, keys: Iterable[bytes]) -> Operation[int]:
     return deleted
 
 
-def _counted(host: Host, generation: Generation | None, answer: Answer) -> bool:
+def _counted(host: Host, generation: Generation | None, key: bytes, answer: Answer) -> bool:
     """Whether a deletion took away a key that the generation counted."""
     raw: list[Raw] = array(answer.raw)
     identity = text(raw[1])
-    _look_at(host, identity)
-    return bool(whole(raw[0])) and generation is not None and identity in generation.identities
+    _look_at(host, key, identity)
+    return bool(whole(raw[0])) and generation is not None and identity in host.servers(generation, key)
 
 
 def flush(host: Host) -> Operation[None]:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 
 import pytest
+from support.fleet_mutations import MUTATIONS, mutated
+from support.fleet_oracle import Violation
 from support.fleet_sim import simulate
 from support.places import TESTS
 
@@ -13,6 +15,35 @@ from support.places import TESTS
 def test_no_seed_breaks_the_promise_or_an_invariant(first):
     for seed in range(first, first + 60):
         simulate(seed)
+
+
+# Wrong versions of the protocol, and the first seed that catches each.
+CAUGHT = {
+    "head not heard from renewals": 0,
+    "validity from receiving": 6,
+    "head read before the lease": 33,
+    "probe, then check": 454,
+    "remove retried by the client": 158,
+    "remove before DEL": 9,
+    "remove without DEL's word": 49,
+    "no open list": 0,
+    "SET retried by the client": 1417,
+    "untagged remove": 1020,
+}
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_wrong_version_is_caught(name):
+    with mutated(name), pytest.raises(Violation, match=f"seed {CAUGHT[name]}: "):
+        simulate(CAUGHT[name])
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_mutation_can_be_made_and_taken_back(name):
+    before = simulate(3)
+    with mutated(name):
+        pass
+    assert simulate(3) == before
 
 
 def test_seed_replays_exactly_in_another_process():

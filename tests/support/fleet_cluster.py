@@ -119,6 +119,8 @@ class DataCluster:
         value = server.model.values.get(key)
         if value is not None and value in self.deadlines and self.deadlines[value] <= self.world.now:
             del server.model.values[key]
+            if server is self.holder(key):
+                self.world.oracle.key_changed(key)
 
     def holder(self, key):
         """The server that has a key, or would."""
@@ -264,11 +266,21 @@ class DataCluster:
     # --- what builders ask
 
     def counted(self, generation, key):
-        """Whether a generation was read from the server that has a key."""
-        return self.holder(key).model.identity in generation.identities
+        """Whether a generation read a key's slot from the server that has it."""
+        return self.holder(key).model.identity == self.owner_in(generation.places, key)
 
     def identities(self):
-        return sorted(server.model.identity for server in self.servers())
+        """Servers, each with its slots."""
+        found = []
+        for server in self.servers():
+            slots = [b"%d" % slot for slot, owner in enumerate(self.owner) if owner == server.shard]
+            found.append(server.model.identity + b" " + b",".join(slots))
+        return sorted(found)
+
+    def owner_in(self, places, key):
+        """The server that had a key's slot, by what `identities` said."""
+        slot = b"%d" % self.slot(key)
+        return next(place.partition(b" ")[0] for place in places if slot in place.partition(b" ")[2].split(b","))
 
     @staticmethod
     def knows(identities, server, slot):

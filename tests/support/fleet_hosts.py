@@ -4,7 +4,7 @@ import pickle
 
 from dlbf.storage.fleet import building, reading, writing
 from dlbf.storage.fleet.commands import DataCommand, LogAdd, LogCommand
-from dlbf.storage.fleet.host import Host
+from dlbf.storage.fleet.host import Host, identities_of
 from dlbf.storage.fleet.messages import Answer, Batch, FleetError, Identities, Lost, Pause, RaiseFences, Scan
 from support.fleet_oracle import SimReplica
 from support.fleet_plan import MS, SECOND
@@ -96,7 +96,9 @@ class SimHost:
         self.name = b"h%d-%d" % (index, life)
         self.life = life
         self.reads = index >= plan.writers_only
-        self.core = Host(self.name, plan.settings, HostReplicas())
+        self.core = Host(self.name, plan.settings, HostReplicas(), owner=world.data.owner_in)
+        if plan.vague:
+            self.core.maybe = self.vaguely
         self.alive = True
         self.paused = 0  # until then nothing runs here
         self.rate = 1_000_000 + world.random.choice((-plan.drift, 0, plan.drift))
@@ -129,6 +131,10 @@ class SimHost:
             return
         act(*args)
         self.world.oracle.dirty_hosts[self] = True
+
+    def vaguely(self, key):
+        """What the filter says to a writer: collisions and staleness may let any key pass."""
+        return self.world.random.random() < self.world.plan.vague or Host.maybe(self.core, key)
 
     # --- operations
 
@@ -327,7 +333,7 @@ class SimHost:
                 server = stale or data.shards[shard]
                 if stale is not None and world.now >= stale.dead_at:
                     return None
-                if not any(one.startswith(server.model.identity) for one in self.identities):
+                if server.model.identity not in identities_of(self.identities):
                     return None
                 return [key for key in server.model.values if key[-1] // len(data.owner) % N_PAGES == page]
 

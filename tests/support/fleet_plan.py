@@ -72,6 +72,7 @@ class Plan:
     together: bool = False  # fail-overs of log and data happen at about the same time
     moves: int = 0  # of slots
     new_servers: int = 0  # data servers that come without slots
+    vague: float = 0.0  # share of keys that a writer's filter lets pass, whatever it holds
     stale_data: int = 0  # how long a data server that was replaced goes on answering
 
 
@@ -146,4 +147,6 @@ def draw(seed: int) -> Plan:
     if chance() < 0.3:
         plan.moves = r.choice((1, 3, 6))
         plan.new_servers = r.choice((0, 1))
+    if chance() < 0.5:
+        plan.vague = 0.5
     return plan

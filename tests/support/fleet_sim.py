@@ -182,8 +182,16 @@ class World:
         self.log.fail_over(self.log.primary.model.state if followed else state)
 
     def replace_data(self):
-        if not self.quiet:
-            self.data.fail_over(self.random.randrange(len(self.data.shards)), lag_of(self))
+        if self.quiet:
+            return
+        r = self.random
+        shard = r.randrange(len(self.data.shards))
+        self.data.fail_over(shard, lag_of(self))
+        if self.plan.moves and r.random() < 0.5:  # an operator moves what it has elsewhere
+            for slot, owner in enumerate(self.data.owner):
+                if owner == shard:
+                    target = r.randrange(len(self.data.shards))
+                    self.at(self.now + r.randint(0, 30 * MS), self.data.move, slot, target)
 
     def move_slot(self):
         if not self.quiet:
