@@ -1,4 +1,4 @@
-"""What is recorded in ``docs/figures``: sections of ``dlbf bench`` and the counts of hot paths; and the recording."""
+"""What is recorded in ``docs/figures``: sections of ``dlbf bench`` and other counts; and the recording."""
 
 import json
 import os
@@ -71,6 +71,7 @@ SECTIONS = {
     "poison": Section(("poison",), made_keys=True),
     "problems": Section(("problems",), made_keys=True),
     "promises": Section(("promises",), made_keys=True),
+    "distribution": Section((), program=("tools/delta_sizes.py",), made_keys=True),
     "scale": Section(("scale",), made_keys=True),
     "instructions": Section(
         ("--releases", "docs/figures/instructions.json"), program=("asv_bench/benchmarks/hot_paths.py",), made_keys=True

@@ -191,7 +191,13 @@ def _layers(record: Record) -> Grid:
     return ("store", "bits per key", "at most", "rate of unseen keys", "bytes of the model", "keys missed"), rows
 
 
+def _distribution(record: Record) -> Grid:
+    rows = [[what, number(n_bytes)] for what, n_bytes in record["sizes"].items()]
+    return (f"{record['keys']:,} keys, {100 * record['fpr']:g} %, without a model", "bytes"), rows
+
+
 TABLES = {
+    "distribution": Table("distribution", _distribution),
     "layers": Table("layers", _layers),
     "guard-rocksdb": Table("guard", _guard_rocksdb),
     "guard-costs": Table("guard", _guard_costs),
