@@ -1,8 +1,8 @@
 """The tables of README and docs, made from recorded figures.
 
 A *section* is a command, mostly of ``dlbf bench``; its output is recorded as ``docs/figures/SECTION.json``, with the
-machine and the commit.  A *table* is made from such a record.  In a markdown file it stands between markers, and so does a
-figure in running text::
+machine and the commit.  A *table* is made from such a record.  In a markdown file it stands between markers, and so
+does a figure in running text::
 
     <!-- table: peers -->
     (this is written by ``make tables``)
