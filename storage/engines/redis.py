@@ -8,12 +8,17 @@ from typing import Any
 from dlbf.errors import StoreError
 from dlbf.storage.engines.base import Adapter, library_errors
 
-__all__ = ["RedisEngine"]
+__all__ = ["RedisEngine", "for_asyncio"]
 
 SCAN_COUNT = 1000
 # A hash on the server: for each prefix the name of the directory whose guards have its keys, a number that another
 # claim does not have, and where the directory is.  No guard's keys are there, whatever its prefix.
 GUARDS = b"dlbf:guards"
+
+
+def for_asyncio(client: object) -> bool:
+    """Whether a client's methods must be awaited."""
+    return hasattr(type(client), "__aenter__") and not hasattr(type(client), "__enter__")
 
 
 class RedisEngine(Adapter):
@@ -37,6 +42,11 @@ class RedisEngine(Adapter):
     expires = True
 
     def __init__(self, client: Any, prefix: bytes = b"") -> None:
+        if for_asyncio(client):
+            raise TypeError(
+                f"expected a client that is not for asyncio, found a {type(client).__module__}.{type(client).__name__};"
+                " give redis.Redis or redis.RedisCluster, and this one as reader= of dlbf.storage.aio.Guard"
+            )
         self.client = client
         self.prefix = prefix
         self.is_cluster = hasattr(client, "get_primaries")
