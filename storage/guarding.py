@@ -361,7 +361,7 @@ class GuardedWrites:
         if engine.in_flight:
             if intent in (ADDING, LATE):
                 self.remember(keys)
-        elif keys and self._are_known(record):
+        elif keys and not engine.revives and self._are_known(record):
             try:
                 there = engine.has_many(keys)
             except Exception as error:

@@ -6,7 +6,7 @@ None of them imports its engine before it is used.
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from dlbf.storage.engines.base import Adapter, Engine, PlainAdapter
+from dlbf.storage.engines.base import Adapter, Engine, PlainAdapter, refuse_asynchronous
 from dlbf.storage.engines.dbm import DbmEngine
 from dlbf.storage.engines.leveldb import LevelEngine
 from dlbf.storage.engines.lmdb import LmdbEngine
@@ -58,7 +58,7 @@ def engine_for(engine: object) -> Adapter:
     Raises
     ------
     TypeError
-        If it is none of them.
+        If it is none of them, or a client for asyncio.
 
     Examples
     --------
@@ -71,6 +71,7 @@ def engine_for(engine: object) -> Adapter:
         adapter = KNOWN.get((parent.__module__.partition(".")[0], parent.__name__))
         if adapter is not None:
             return adapter(engine)
+    refuse_asynchronous(engine)
     if isinstance(engine, MutableMapping):
         return MappingEngine(engine)
     if isinstance(engine, Engine) and not isinstance(engine, type):

@@ -1,5 +1,6 @@
 """What a guard asks of an engine: four methods, and what an adapter may say beyond them."""
 
+import inspect
 import math
 import reprlib
 import sys
@@ -10,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from dlbf.errors import StoreError
 
-__all__ = ["Adapter", "Engine", "PlainAdapter", "checked_ttl", "keys_of"]
+__all__ = ["Adapter", "Engine", "PlainAdapter", "checked_ttl", "keys_of", "refuse_asynchronous"]
 
 MAX_TTL_SECONDS = 10_000_000_000  # 300 years: servers count milliseconds since 1970 in 63 bits
 
@@ -83,6 +84,9 @@ class Adapter(ABC):
         ``delete_many`` says which keys were there, so they need not be asked for before.
     expires : bool
         ``put_expiring`` works: a key can be given a time after which the engine deletes it.
+    revives : bool
+        A key that is absent may be there again though nobody has put it: its time is over by a clock that can be set
+        back.  A guard then takes back no entry because it finds the key absent.
     errors : tuple of exception types
         What the engine raises when it fails, besides ``OSError``.  One that comes when a write is done, and its keys
         are read for a larger filter, is logged; others are taken for a signal handler's, and raised.
@@ -93,6 +97,7 @@ class Adapter(ABC):
     repeats = False
     tells = False
     expires = False
+    revives = False
     errors: tuple[type[Exception], ...] = ()
 
     @abstractmethod
@@ -222,10 +227,27 @@ def checked_ttl(engine: Adapter, ttl: object) -> float:
     if not engine.expires:
         name = type(engine.engine if isinstance(engine, PlainAdapter) else engine).__name__
         raise StoreError(
-            f"expected an engine whose keys expire (Redis, Valkey), found {name}, which keeps them until they are "
-            "deleted; leave ttl out, or keep the time in the value and delete what is over"
+            f"expected an engine whose keys expire (Redis, Valkey, SqliteEngine with expires=), found {name}, which "
+            "keeps them until they are deleted; leave ttl out, or keep the time in the value and delete what is over"
         )
     return seconds
+
+
+def refuse_asynchronous(engine: object) -> None:
+    """Refuse clients whose answers must be awaited: a guard would take the promise of an answer for the answer.
+
+    Raises
+    ------
+    TypeError
+        If it is a client for asyncio.
+    """
+    asked = [getattr(engine, name, None) for name in ("execute_command", "execute", "get", "put")]
+    if any(map(inspect.iscoroutinefunction, asked)):
+        kind = type(engine)
+        raise TypeError(
+            f"expected an engine that answers at once, found {kind.__module__}.{kind.__qualname__}, whose answers are "
+            "awaited; give one without asyncio: dlbf.storage.aio.Guard makes that awaitable"
+        )
 
 
 def library_errors(engine: object, *names: str) -> tuple[type[Exception], ...]:

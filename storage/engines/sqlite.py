@@ -3,12 +3,14 @@
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from sqlite3 import Connection, Error
 from typing import Any
 
 from dlbf.errors import StoreError
+from dlbf.storage.engines.base import refuse_asynchronous
 from dlbf.storage.engines.marks import FileAdapter, Place
 
 __all__ = ["SqliteEngine"]
@@ -62,12 +64,18 @@ class SqliteEngine(FileAdapter):
         Names of the table and its columns.
     text : bool
         Keys are TEXT (UTF-8), not BLOB.
+    expires : str, optional
+        Name of a column that says when a key expires, in seconds since 1970 by this machine's clock; NULL: never.  With
+        it a guard takes ``put(key, value, ttl=60)``.  Rows whose time is over are absent to every read and stay in the
+        table until ``purge``.  Every program that writes the table must name the column.
 
     Raises
     ------
     StoreError
         If keys of the table are not compared by their bytes: its database is not in UTF-8 (with ``text``), the key
         column is of another type or has no PRIMARY KEY or UNIQUE constraint of its own with the BINARY collation.
+    TypeError
+        If the connection is one for asyncio.
 
     Examples
     --------
@@ -84,9 +92,17 @@ class SqliteEngine(FileAdapter):
     errors = (Error,)
 
     def __init__(
-        self, connection: Connection, table: str, key: str = "key", value: str = "value", text: bool = False
+        self,
+        connection: Connection,
+        table: str,
+        key: str = "key",
+        value: str = "value",
+        text: bool = False,
+        expires: str | None = None,
     ) -> None:
+        refuse_asynchronous(connection)
         self.connection = connection
+        self.expires = self.revives = expires is not None
         self.table = table
         self._space = f"{table}.{key}".lower().encode()
         # Held for a whole change, so that nobody reads what may be undone.
@@ -98,15 +114,19 @@ class SqliteEngine(FileAdapter):
                 "keys and fails for the rest. To use it there, connect with check_same_thread=False",
                 table,
             )
-        t, k, v = ('"' + name.replace('"', '""') + '"' for name in (table, key, value))
+        t, k, v, e = ('"' + name.replace('"', '""') + '"' for name in (table, key, value, expires or ""))
         kind = "TEXT" if text else "BLOB"
         by_bytes = " COLLATE BINARY"  # whatever the column's collation
         self._as_key: Any = bytes.decode if text else bytes
+        # A scan yields keys whose time is over, too: a clock that is set back must not bring back what a filter denies.
+        living = f" AND ({e} IS NULL OR {e} > ?)" if self.expires else ""
+        columns = [v, e] if self.expires else [v]
         self._sql = {
-            "get": f"SELECT {v} FROM {t} WHERE {k} = ?{by_bytes}",
-            "has": f"SELECT 1 FROM {t} WHERE {k} = ?{by_bytes}",
-            "put": f"INSERT INTO {t} ({k}, {v}) VALUES (?, ?) "
-            f"ON CONFLICT ({k}{by_bytes}) DO UPDATE SET {v} = excluded.{v}",
+            "get": f"SELECT {v} FROM {t} WHERE {k} = ?{by_bytes}{living}",
+            "has": f"SELECT 1 FROM {t} WHERE {k} = ?{by_bytes}{living}",
+            "put": f"INSERT INTO {t} ({', '.join([k, *columns])}) VALUES (?{', ?' * len(columns)}) "
+            f"ON CONFLICT ({k}{by_bytes}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in columns)}",
+            "purge": f"DELETE FROM {t} WHERE {e} <= ?",
             "delete": f"DELETE FROM {t} WHERE {k} = ?{by_bytes}",
             "scan": f"SELECT CAST({k} AS BLOB) FROM {t} WHERE {k} >= ?{by_bytes} ORDER BY {k}{by_bytes}",
             # SQLite sorts numbers before text before blobs, so keys of other types are found without a search.
@@ -117,17 +137,28 @@ class SqliteEngine(FileAdapter):
             ),
         }
         self._kind = kind
-        self._change(f"CREATE TABLE IF NOT EXISTS {t} ({k} {kind} PRIMARY KEY, {v} BLOB) WITHOUT ROWID", [()])
-        self._check(table, key, value, text)
+        more = f", {e} REAL" if self.expires else ""
+        self._change(f"CREATE TABLE IF NOT EXISTS {t} ({k} {kind} PRIMARY KEY, {v} BLOB{more}) WITHOUT ROWID", [()])
+        self._check(table, key, value, text, expires)
         self._file = database_file(connection)
 
-    def _check(self, table: str, key: str, value: str, text: bool) -> None:
+    def _check(self, table: str, key: str, value: str, text: bool, expires: str | None) -> None:
         """Refuse a table in which two keys of bytes may be one, or are in another order."""
         types = dict(self._rows("SELECT lower(name), type FROM pragma_table_xinfo(?)", table))
         for name in (key, value):
             if name.lower() not in types:
                 found = ", ".join(types)
                 raise StoreError(f"table {table!r}: expected a column {name!r}, found {found}; set key= and value=")
+        if expires is not None and expires.lower() not in types:
+            raise StoreError(
+                f"table {table!r}: expected a column {expires!r} for the time at which a key expires, found "
+                f'{", ".join(types)}; add it: ALTER TABLE "{table}" ADD COLUMN "{expires}" REAL'
+            )
+        if expires is not None and affinity(types[expires.lower()]) == "TEXT":
+            raise StoreError(
+                f"table {table!r}: expected a column {expires!r} of numbers (REAL), seconds since 1970, found "
+                f"{types[expires.lower()]}; use another column"
+            )
         if text and (encoding := self._rows("PRAGMA encoding")[0][0]) != "UTF-8":
             raise StoreError(
                 f"table {table!r}: expected a database in UTF-8, the bytes of a guard's keys, found {encoding}; "
@@ -179,7 +210,21 @@ class SqliteEngine(FileAdapter):
 
     def put_many(self, items: list[tuple[bytes, bytes]]) -> None:
         """Store many values, in one transaction."""
-        self._change(self._sql["put"], ((self._as_key(key), value) for key, value in items))
+        never = (None,) if self.expires else ()
+        self._change(self._sql["put"], ((self._as_key(key), value, *never) for key, value in items))
+
+    def put_expiring(self, key: bytes, value: bytes, seconds: float) -> None:
+        """Store a value that is there for some time."""
+        self._change(self._sql["put"], [(self._as_key(key), value, time.time() + seconds)])
+
+    def purge(self) -> int:
+        """Delete the rows whose time is over, for their room; returns how many.
+
+        To every reader they were gone already.  Their entries stay in a guard's filter until the next rebuild.
+        """
+        if not self.expires:
+            return 0
+        return self._change(self._sql["purge"], [(time.time(),)])
 
     def delete(self, key: bytes) -> None:
         """Delete a key."""
@@ -233,9 +278,10 @@ class SqliteEngine(FileAdapter):
         except UnicodeDecodeError:
             return None  # no text, so not a key of this table
         with self._turn:
-            return self._connected().execute(self._sql[what], (wanted,)).fetchone()
+            now = (time.time(),) if self.expires else ()
+            return self._connected().execute(self._sql[what], (wanted, *now)).fetchone()
 
-    def _change(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+    def _change(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         with self._turn:
             connection = self._connected()
             if connection.in_transaction:
@@ -245,4 +291,4 @@ class SqliteEngine(FileAdapter):
                 )
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
-                connection.executemany(sql, rows)
+                return connection.executemany(sql, rows).rowcount

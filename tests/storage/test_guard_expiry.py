@@ -1,10 +1,15 @@
 """Keys that an engine deletes by itself after a time."""
 
+import contextlib
 import math
+import sqlite3
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import guard_engines
 
 from dlbf.errors import StoreError
@@ -182,3 +187,113 @@ def test_only_redis_says_that_its_keys_expire():
     assert RedisEngine.expires
     assert not Adapter.expires
     assert not SqliteEngine.expires
+
+
+# --- a column of SQLite
+
+
+@contextlib.contextmanager
+def sqlite_at(now):
+    """A table whose keys expire, and a clock that stands still until it is set."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        patch.setattr("dlbf.storage.engines.sqlite.time", SimpleNamespace(time=lambda: now[0]))
+        yield SqliteEngine(connection, "pairs", expires="until")
+
+
+def test_sqlite_keys_expire_by_a_column(tmp_path):
+    now = [1000.0]
+    with sqlite_at(now) as engine, Guard(engine, tmp_path, sync="none") as guard:
+        guard.put(b"a", b"1", ttl=60)
+        guard[b"b"] = b"2"
+        assert engine.connection.execute("SELECT key, until FROM pairs ORDER BY key").fetchall() == [
+            (b"a", 1060.0), (b"b", None),
+        ]  # fmt: skip
+        now[0] = 1059.9
+        assert (guard.get(b"a"), b"a" in guard) == (b"1", True)
+        now[0] = 1060.0
+        assert (guard.get(b"a"), b"a" in guard, guard.delete(b"a")) == (None, False, False)
+        guard.put(b"a", b"3")  # comes back, and stays
+        now[0] = 9e9
+        assert guard.get(b"a") == b"3"
+        guard.put(b"b", b"4", ttl=1)
+        now[0] += 1
+        assert (engine.purge(), engine.purge()) == (1, 0)
+        assert engine.connection.execute("SELECT count(*) FROM pairs").fetchone() == (1,)
+        assert guard.verify().missing == 0
+        guard.rebuild()
+        assert guard.verify().ok
+        assert guard.get_many([b"a", b"b"]) == [b"3", None]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    operations=st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.integers(0, 4), st.one_of(st.none(), st.integers(1, 3))),
+            st.tuples(st.just("delete"), st.integers(0, 4), st.none()),
+            st.tuples(st.just("clock"), st.integers(-3, 3), st.none()),
+            st.tuples(st.sampled_from(["purge", "rebuild"]), st.just(0), st.none()),
+        ),
+        max_size=25,
+    )
+)
+def test_sqlite_guard_with_expiry_is_a_table_of_times(operations, tmp_path_factory):
+    """Also when the clock is set back: rows that nobody has purged are there again."""
+    now = [100.0]
+    rows = {}
+    with sqlite_at(now) as engine, Guard(engine, tmp_path_factory.mktemp("guard"), sync="none") as guard:
+        for number, (name, i, ttl) in enumerate(operations):
+            key, value = b"%d" % i, b"%d" % number
+            alive = {k: v for k, (v, until) in rows.items() if until > now[0]}
+            if name == "put":
+                guard.put(key, value, ttl=ttl)
+                rows[key] = value, math.inf if ttl is None else now[0] + ttl
+            elif name == "delete":
+                assert guard.delete(key) == (key in alive)
+                if key in alive:
+                    del rows[key]
+            elif name == "clock":
+                now[0] += i
+            elif name == "purge":
+                assert engine.purge() == len(rows) - len(alive)
+                rows = {k: row for k, row in rows.items() if k in alive}
+            else:
+                guard.rebuild()
+            for k in map(b"%d".__mod__, range(5)):
+                value, until = rows.get(k, (None, 0))
+                assert guard.get(k) == (value if until > now[0] else None)
+            assert guard.verify().missing == 0
+
+
+def test_sqlite_entry_of_an_unfinished_put_stays_where_keys_expire(tmp_path):
+    """After a failure the key looks absent because its time is over; a clock that is set back makes it present."""
+    now = [100.0]
+    with sqlite_at(now) as engine:
+        guard = Guard(engine, tmp_path, sync="none")
+        real = engine.put_expiring
+
+        def put(*arguments):
+            real(*arguments)
+            now[0] = 200.0
+            raise OSError("the disk is gone")
+
+        engine.put_expiring = put
+        with pytest.raises(OSError):
+            guard.put(b"a", b"1", ttl=10)
+        assert guard.get(b"a") is None
+        now[0] = 105.0
+        assert guard.get(b"a") == b"1"
+        guard.close()
+
+
+def test_sqlite_column_that_cannot_hold_times_is_refused():
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        SqliteEngine(connection, "pairs")
+        with pytest.raises(StoreError, match='ALTER TABLE "pairs" ADD COLUMN "until" REAL'):
+            SqliteEngine(connection, "pairs", expires="until")
+        connection.execute('ALTER TABLE "pairs" ADD COLUMN "until" REAL')
+        assert SqliteEngine(connection, "pairs", expires="until").expires
+        assert SqliteEngine(connection, "pairs").purge() == 0
+        connection.execute('ALTER TABLE "pairs" ADD COLUMN "words" TEXT')
+        with pytest.raises(StoreError, match="of numbers"):
+            SqliteEngine(connection, "pairs", expires="words")
