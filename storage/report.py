@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dlbf.notebook import Shown
 from dlbf.plain import plain_data
 from dlbf.storage.generations import MIN_CAPACITY
 from dlbf.theory.trade import Trade, trade_lines
@@ -12,7 +13,7 @@ __all__ = ["Drift", "FilterFigures", "Layers", "NeedlessReads", "RebuildReport",
 
 
 @dataclass(frozen=True)
-class Layers:
+class Layers(Shown):
     """The layers of a store's filter; see ``Stats.layers``.
 
     Attributes
@@ -56,7 +57,7 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class NeedlessReads:
+class NeedlessReads(Shown):
     """Reads of keys that were not there, by why the filter let them pass; see ``Stats.needless_reads``.
 
     Attributes
@@ -89,7 +90,7 @@ class NeedlessReads:
 
 
 @dataclass(frozen=True)
-class Stats:
+class Stats(Shown):
     """A store's figures, see ``dlbf.storage.Store.stats``.
 
     Counts of lookups are those of this process since it opened the store.
@@ -167,7 +168,7 @@ class Stats:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Shown):
     """What ``dlbf.storage.Store.verify`` found.
 
     Attributes
@@ -212,7 +213,7 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class FilterFigures:
+class FilterFigures(Shown):
     """A store's filter at one moment.
 
     Attributes
@@ -268,7 +269,7 @@ class FilterFigures:
 
 
 @dataclass(frozen=True)
-class RebuildReport:
+class RebuildReport(Shown):
     """What ``dlbf.storage.Store.rebuild`` did, or would do.
 
     Attributes
@@ -398,7 +399,7 @@ def _rate(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Drift:
+class Drift(Shown):
     """How far a store is from what its filter was built for; see ``dlbf.storage.Store.drift``.
 
     Attributes

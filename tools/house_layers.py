@@ -18,7 +18,9 @@ class Layer:
 
 # From the ground up: a layer names only layers that are listed before it.  Of several beginnings the longest decides.
 LAYERS = {
-    "ground": Layer(("dlbf.errors", "dlbf.typenames", "dlbf.plain", "dlbf._version", "dlbf.datasets"), ()),
+    "ground": Layer(
+        ("dlbf.errors", "dlbf.typenames", "dlbf.plain", "dlbf.notebook", "dlbf._version", "dlbf.datasets"), ()
+    ),
     "geometry": Layer(("dlbf.geometry",), ()),
     "kernels": Layer(("dlbf.kernels", "dlbf.capi"), ("ground",)),
     "format": Layer(("dlbf.format",), ("ground", "kernels")),

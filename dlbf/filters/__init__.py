@@ -1,6 +1,6 @@
 """Base filters: the public set-like classes over the compiled kernels.
 
-What not every program needs (``LAZY``) is imported on first use.
+``open_filter`` is imported on first use: most programs that make filters map no files.
 """
 
 import importlib
@@ -17,7 +17,6 @@ from dlbf.filters.tables import CuckooFilter, DLeftFilter
 
 if TYPE_CHECKING:
     from dlbf.filters.files import open_filter
-    from dlbf.filters.growing import GrowingFilter
 
 __all__ = [
     "BloomFilter",
@@ -27,7 +26,6 @@ __all__ = [
     "DeletableBloomFilter",
     "ExactSet",
     "Filter",
-    "GrowingFilter",
     "KeyHashes",
     "RibbonFilter",
     "SuccinctCountingFilter",
@@ -36,12 +34,10 @@ __all__ = [
     "open_filter",
 ]
 
-LAZY = {"GrowingFilter": "dlbf.filters.growing", "open_filter": "dlbf.filters.files"}
-
 
 def __getattr__(name: str) -> Any:
-    if name in LAZY:
-        return getattr(importlib.import_module(LAZY[name]), name)
+    if name == "open_filter":
+        return importlib.import_module("dlbf.filters.files").open_filter
     raise AttributeError(f"module 'dlbf.filters' has no attribute {name!r}")
 
 

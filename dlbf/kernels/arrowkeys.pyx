@@ -105,7 +105,10 @@ cdef class ArrowReader(KeyReader):
             raise ValueError("an Arrow schema without a type; make the array again")
         name = schema.format
         if schema.dictionary != NULL:
-            raise TypeError("dictionary-encoded Arrow arrays are not keys; decode first (array.dictionary_decode())")
+            raise TypeError(
+                "expected a column of strings, found one of categories; decode it first: column.astype(str) in pandas, "
+                "column.cast(polars.String), array.dictionary_decode() in pyarrow"
+            )
         if name in (b"u", b"z"):
             self.layout = ARROW_OFFSETS32
         elif name in (b"U", b"Z"):

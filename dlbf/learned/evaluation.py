@@ -10,6 +10,7 @@ import numpy.typing as npt
 from dlbf.kernels.keys import read_keys
 from dlbf.learned.composite import Composite, parts_of
 from dlbf.learned.regions import predicted_deletability
+from dlbf.notebook import Shown
 from dlbf.typenames import Keys
 
 __all__ = ["Evaluation", "Rate", "evaluate"]
@@ -60,7 +61,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Shown):
     """What ``dlbf.LearnedFilter.evaluate`` measured; rates are ``Rate``, None where not measured.
 
     Attributes

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from dlbf.notebook import Shown
 from dlbf.plain import plain_data
 from dlbf.theory import WORST_CASES, Trade, trade, trade_lines
 from dlbf.theory import plan as theory_plan
@@ -55,7 +56,7 @@ class Shifted:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Shown):
     """The plan of a learned filter: ``lf.plan``.
 
     Attributes

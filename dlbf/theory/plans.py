@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlbf.filters.kinds import BASES
+from dlbf.notebook import Shown
 from dlbf.plain import plain_data
 from dlbf.theory.designs import get_design
 
@@ -87,7 +88,7 @@ class RegionPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Shown):
     """What ``plan`` found.
 
     Attributes
