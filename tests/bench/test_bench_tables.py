@@ -9,7 +9,7 @@ import pytest
 from support.places import ROOT
 
 sys.path.append(str(ROOT))  # tools/ is not installed; last, so that the dlbf under test stays the same
-from tools.tables import pages, records
+from tools.tables import pages, pictures, records
 from tools.tables.__main__ import main
 
 PAGES = pages.documents(ROOT)
@@ -54,6 +54,33 @@ CHECKED = [page for page in PAGES if page.name != "README.md" or marked(page)]
 def test_tables_of_figures_are_between_markers(page):
     loose = list(loose_tables(page.read_text()))
     assert not loose, f"{page.name}: put it between <!-- table: NAME --> and <!-- end -->:\n{loose[0]}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tables_fit_a_page(page):
+    code = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for line in re.findall(r"^\|.*\|$", code, re.MULTILINE):
+        assert len(re.sub(r"`[^`]*`", "", line).strip("|").split("|")) <= pages.MOST_COLUMNS, line
+
+
+def test_wide_table_is_written_in_parts(checkout):
+    names = [f"c{i}" for i in range(11)]
+    own = {"command": "dlbf bench x", "tables": {"mine": {"headings": names, "rows": [names, names]}}}
+    (checkout / records.FIGURES_FOLDER / "x.json").write_text(json.dumps(own))
+    first, second = pages.render("mine", checkout).rstrip("\n").split("\n\n")
+    assert first.splitlines()[0] == "| c0 | c1 | c2 | c3 | c4 | c5 |"
+    assert second.splitlines()[-1] == "| c0 | c6 | c7 | c8 | c9 | c10 |"
+
+
+def test_pictures_show_what_was_recorded(checkout):
+    for name, draw in pictures.PICTURES.items():
+        path = ROOT / pictures.PICTURES_FOLDER / name
+        assert path.read_text() == draw(ROOT), f"{name} differs from the records; run: make tables"
+    assert pictures.redraw(checkout) == list(pictures.PICTURES)
+    assert pictures.redraw(checkout) == []
+    path = checkout / records.FIGURES_FOLDER / "layers.json"
+    path.write_text(path.read_text().replace('"bits_per_key": 3.5', '"bits_per_key": 4.5'))
+    assert pictures.redraw(checkout) == list(pictures.PICTURES)
 
 
 def test_loose_table_is_found():

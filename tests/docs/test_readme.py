@@ -4,6 +4,7 @@ import re
 import tomllib
 
 import pytest
+from support import guard_engines
 from support.places import ROOT
 
 FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -23,7 +24,11 @@ def run(code, where, namespace):
     for name in OPTIONAL:
         if re.search(rf"^\s*(?:import|from) {name}\b", code, re.MULTILINE):
             pytest.importorskip(name)
-    exec(compile(code, where, "exec"), namespace)
+    if "6379" not in code:
+        exec(compile(code, where, "exec"), namespace)
+        return
+    with guard_engines.running("redis") as folder:
+        exec(compile(code.replace("6379", (folder / "port").read_text()), where, "exec"), namespace)
 
 
 def test_readme_has_examples():

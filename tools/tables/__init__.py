@@ -15,5 +15,7 @@ section ``derived`` has what is computed from a record, or from the theory alone
 ``make tables SECTIONS="filters store"`` measures those sections anew and rewrites every file; without sections it only
 rewrites.  A test fails when a file is not what the records give.
 
+A table of many columns is written in parts that fit a page.  ``pictures`` draws ``docs/img/bits-per-key.svg``.
+
 A section may bring tables of its own: a record with ``{"tables": {"name": {"headings": [...], "rows": [[...]]}}}``.
 """

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.tables.pages import documents, rewrite
+from tools.tables.pictures import redraw
 from tools.tables.records import ROOT, SECTIONS, record
 
 __all__ = ["main"]
@@ -29,7 +30,7 @@ def _record(names: Sequence[str], root: Path) -> list[str]:
 
 
 def _rewrite(root: Path) -> list[str]:
-    """Write every page as the records give it; those that failed."""
+    """Write every page and draw every picture as the records give it; those that failed."""
     failed = []
     for path in documents(root):
         text = path.read_text()
@@ -42,6 +43,12 @@ def _rewrite(root: Path) -> list[str]:
         if new != text:
             path.write_text(new)
             print(f"{path.name}: rewritten", flush=True)
+    try:
+        for name in redraw(root):
+            print(f"{name}: drawn", flush=True)
+    except (OSError, KeyError, IndexError) as error:
+        failed.append("pictures")
+        print(f"pictures: left as they are: {error}", flush=True)
     return failed
 
 

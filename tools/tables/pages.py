@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ from tools.tables import attacks, filters, history, stores, stress
 from tools.tables.cells import Grid, Record
 from tools.tables.records import FIGURES_FOLDER, ROOT, read_record
 
-__all__ = ["BLOCK", "INLINE", "TABLES", "documents", "figure", "render", "rewrite"]
+__all__ = ["BLOCK", "INLINE", "MOST_COLUMNS", "TABLES", "documents", "figure", "render", "rewrite"]
 
 TABLES = attacks.TABLES | stores.TABLES | filters.TABLES | stress.TABLES | history.TABLES
+MOST_COLUMNS = 8  # of a table that can be read on a page; wider ones are written in parts
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: (?P<path>[^:>]+):(?P<format>[^ >]*) -->)(?P<body>[^<]*)(<!-- end -->)")
 
@@ -37,8 +38,7 @@ def render(name: str, root: Path = ROOT) -> str:
             return f'*Not recorded yet; `make tables SECTIONS="{known.section}"` does it.*\n'
         record = {} if known.section is None else read_record(known.section, root)
         headings, rows = known.make(record)
-    lines = [f"| {' | '.join(headings)} |", "|" + "|".join(_alignment(rows, i) for i in range(len(headings))) + "|"]
-    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in map(str, row))} |" for row in rows]
+    lines = "\n\n".join(_markdown(*part) for part in _parts(headings, rows)).splitlines()
     if "machine" in record:
         where = record["machine"]
         data = f"; {record['data']}" if "data" in record else ""
@@ -48,6 +48,21 @@ def render(name: str, root: Path = ROOT) -> str:
             f"Python {where['python']}, commit {where['commit']}, {where['date']}</sub>",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _parts(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Grid]:
+    """The table, or several that fit a page, each with the first column."""
+    n_columns = len(headings) - 1
+    n_parts = 1 if len(headings) <= MOST_COLUMNS else -(-n_columns // (MOST_COLUMNS - 1))
+    for part in range(n_parts):
+        first, last = (1 + n_columns * i // n_parts for i in (part, part + 1))
+        yield [headings[0], *headings[first:last]], [[row[0], *row[first:last]] for row in rows]
+
+
+def _markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(headings)} |", "|" + "|".join(_alignment(rows, i) for i in range(len(headings))) + "|"]
+    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in map(str, row))} |" for row in rows]
+    return "\n".join(lines)
 
 
 def _alignment(rows: Sequence[Sequence[str]], column: int) -> str:
