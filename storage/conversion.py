@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dlbf.errors import DlbfError
+from dlbf.filters.writing import replace_file
 from dlbf.kernels.filelog import ADDING, LATE, NOTHING, REMOVING, LogFile, LogHead, sync_path
 from dlbf.kernels.hashing import checksum64
 from dlbf.kernels.journal import OperationLog
@@ -44,7 +45,6 @@ from dlbf.storage.layout import (
 from dlbf.storage.lmdblog import LmdbLog
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.parts import Opened
-from dlbf.storage.smallfile import write_file
 from dlbf.storage.tables import TABLES, Table
 from dlbf.storage.trouble import Unusable
 
@@ -124,7 +124,7 @@ def convert(folder: Path, opened: Opened, note: OldNote, sync: bool) -> None:
     finally:
         environment.let_go()
     if old.filter:
-        write_file(folder / f"{FILTER_FILE}{old.filter_number}", old.filter, sync)
+        replace_file(folder / f"{FILTER_FILE}{old.filter_number}", old.filter, sync)
         steps.reached("conversion-filter-written")
     whole_note, staged = _noted(note, old)
     path = new_log(
@@ -154,7 +154,7 @@ def is_in_use(folder: Path) -> bool:
 
 def leave_text(folder: Path) -> None:
     """Leave a line of text where the environment was."""
-    write_file(folder / DATA_FILE, LEFT, True)
+    replace_file(folder / DATA_FILE, LEFT, True)
     sync_path(folder)
     steps.reached("conversion-text-left")
     with contextlib.suppress(FileNotFoundError):

@@ -41,6 +41,7 @@ from typing import Any
 import numpy as np
 
 from dlbf.errors import DlbfError, FormatError
+from dlbf.filters.writing import replace_file
 from dlbf.kernels.environment import WritesCore
 from dlbf.kernels.filelog import ADDING, LATE, NOTHING, REMOVING, FileLogCore, LogFile
 from dlbf.kernels.hashing import checksum64, checksum64_chunks
@@ -50,7 +51,6 @@ from dlbf.storage.folder import FILTER_FILE, Folder, FolderEnvironment, FolderTx
 from dlbf.storage.layout import CHECKPOINT_KEY, FLAG_OMITTED, FLAG_REMOVED, PIECE_BYTES, Checkpoint
 from dlbf.storage.lmdbtypes import AnyTxn, Txn
 from dlbf.storage.longkeys import Databases
-from dlbf.storage.smallfile import write_file
 from dlbf.storage.tablelog import TableLog
 from dlbf.storage.trouble import Unusable
 from dlbf.storage.weak import weakly
@@ -244,7 +244,7 @@ class FileLog(FileLogCore, TableLog):
         sums = checksum64_chunks(blob, PIECE_BYTES)
         before = self.read_checkpoint(txn)
         with refuse_full_disk(self.folder.path):
-            write_file(self.folder.path / f"{FILTER_FILE}{checkpoint.txn_id}", blob, self.waits)
+            replace_file(self.folder.path / f"{FILTER_FILE}{checkpoint.txn_id}", blob, self.waits)
         steps.reached("checkpoint-piece-written")
         previous = before.txn_id if before is not None else checkpoint.txn_id
         written = Checkpoint(

@@ -185,12 +185,15 @@ class Folder:
         self._tidy(position)
 
     def _tidy(self, position: int) -> None:
-        """Remove filters that nobody will look for any more, now that there is a log with ``position``."""
+        """Remove filters that nobody will look for any more, now that there is a log with ``position``.
+
+        So go those that somebody was writing when it died: whoever writes one has the writers' lock, as we do.
+        """
         state = self.state
         if state.position < position:
             return  # a thread has just put an older moment back
         newest = f"{FILTER_FILE}{filter_number(state)}"
-        for path in self.path.glob(FILTER_FILE + "*"):
+        for path in (*self.path.glob(f"{FILTER_FILE}*"), *self.path.glob(f".{FILTER_FILE}*")):
             if path.name != newest:
                 with contextlib.suppress(OSError):
                     path.unlink()

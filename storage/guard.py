@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import replace
 from itertools import islice
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from dlbf.errors import FormatError, StoreError
 from dlbf.kernels.guardchanges import GuardCore
@@ -300,10 +300,14 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         """Store many items, in batches: one commit and at most one question to the engine for thousands of them."""
         for items in (iter(as_items(other)), iter(more.items())):
             while pairs := list(islice(items, BATCH_KEYS)):
-                batch = pairs_of_bytes(pairs)
+                batch, once = pairs_of_bytes(pairs), list[tuple[bytes, bytes]]()
                 if batch is None:
                     batch = {as_key(key): as_value(value) for key, value in pairs}
-                self._writes.alone(self._put_batch, batch)
+                elif len(batch) == len(pairs):
+                    once = cast("list[tuple[bytes, bytes]]", pairs)
+                if self._changes is None or not self._changes.store_batch(batch, once or list(batch.items())):
+                    self._writes.alone(self._put_batch, batch)
+                    self._writes.allow_quick_changes()
 
     def _put_batch(self, batch: dict[bytes, bytes]) -> None:
         keys = list(batch)

@@ -74,7 +74,7 @@ class Pair:
 
 
 # The operations whose costs are told.
-PAIRS = ("absent", "present", "put new", "overwrite", "delete", "batch of new")
+PAIRS = ("absent", "present", "put new", "overwrite", "delete", "batch of new", "overwrite unknown")
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,9 @@ def costs(
                     say(f"{name}: {what}")
                     pairs[what] = Pair.of(side_by_side(reads, keys, rounds))
                 say(f"{name}: writes")
-                pairs |= _writes(engine, guard, max(50, asked // 10), rounds)
+                n_written = max(50, asked // 10)
+                pairs |= _writes(engine, guard, n_written, rounds)
+                pairs["overwrite unknown"] = _overwrites(engine, guard, present, n_written, rounds)
         rows.append(EngineCosts(name, n, pairs))
     return rows
 
@@ -280,6 +282,22 @@ def _writes(engine: Adapter, guard: Guard, n_keys: int, rounds: int) -> dict[str
     return {what: Pair.of({who: Timing(tuple(ns)) for who, ns in times.items()}) for what, times in rounds_of.items()}
 
 
+def _overwrites(engine: Adapter, guard: Guard, present: Maker, n_keys: int, rounds: int) -> Pair:
+    """Keys that were there before the guard: it must ask for them."""
+    puts = {"bare": _put_each(engine.put), "guarded": _put_each(guard.put)}
+    return Pair.of(side_by_side(puts, lambda turn: present(turn)[:n_keys], rounds))
+
+
+def _put_each(put: Callable[[bytes, bytes], object]) -> Work:
+    """Store a value for each key."""
+
+    def work(batch: Sequence[bytes]) -> None:
+        for key in batch:
+            put(key, VALUE)
+
+    return work
+
+
 def _actions(
     put: Callable[[bytes, bytes], object],
     delete: Callable[[bytes], object],
@@ -287,13 +305,9 @@ def _actions(
 ) -> dict[str, Work]:
     """The writes that are timed, in their order."""
 
-    def put_each(batch: Sequence[bytes]) -> None:
-        for key in batch:
-            put(key, VALUE)
-
     return {
-        "put new": put_each,
-        "overwrite": put_each,
+        "put new": _put_each(put),
+        "overwrite": _put_each(put),
         "delete": call_with_each(delete),
         "batch of new": lambda batch: put_many([(key, VALUE) for key in batch]),
     }

@@ -13,7 +13,7 @@ try:
 except ImportError:  # not a POSIX system: files are not locked there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["write_file"]
+__all__ = ["replace_file", "write_file"]
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -28,26 +28,35 @@ def write_file(path: Path, data: bytes) -> None:
     """
     path = Path(os.path.realpath(path))
     with _not_being_written(path):
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if path.exists():
-                temporary.chmod(path.stat().st_mode & 0o7777)
-            temporary.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+        replace_file(path, data, True)
     if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def replace_file(path: Path, data: bytes, sync: bool) -> None:
+    """Write a file under another name and give it its own in one step; with ``sync`` it is on disk first.
+
+    One that is there keeps its permissions.  That the name is on disk, too, is the caller's business.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        if path.exists():
+            temporary.chmod(path.stat().st_mode & 0o7777)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 @contextlib.contextmanager

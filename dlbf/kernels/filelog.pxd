@@ -49,7 +49,7 @@ cdef class LogFile:
     cdef void place_record(self, Py_ssize_t size) noexcept
     cdef void stage_in_place(self, Py_ssize_t size) noexcept
     cdef int show(self, uint64_t position) except -1
-    cpdef write(self, uint64_t position, bytes record, bytes cold)
+    cpdef write(self, uint64_t position, bytes record, bytes changes)
     cpdef publish(self, uint64_t position)
     cpdef sync(self)
 

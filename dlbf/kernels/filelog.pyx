@@ -501,13 +501,13 @@ cdef class LogFile:
         self.head.show(position, end)
         return self._walked(end)
 
-    cpdef write(self, uint64_t position, bytes record, bytes cold):
+    cpdef write(self, uint64_t position, bytes record, bytes changes):
         """Write a record's frame, for which there is room; :meth:`publish` shows it."""
-        cdef Py_ssize_t n = PyBytes_GET_SIZE(record), n_cold = PyBytes_GET_SIZE(cold)
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(record), n_changes = PyBytes_GET_SIZE(changes)
         cdef uint8_t* out = self.space()
         memcpy(out, PyBytes_AS_STRING(record), n)
-        memcpy(out + n, PyBytes_AS_STRING(cold), n_cold)
-        put_frame(self.body + self.end, KIND_RECORD, n, n_cold)
+        memcpy(out + n, PyBytes_AS_STRING(changes), n_changes)
+        put_frame(self.body + self.end, KIND_RECORD, n, n_changes)
 
     cpdef publish(self, uint64_t position):
         """Show the frame that was written as the newest."""
@@ -554,10 +554,10 @@ cdef class LogFile:
                 pass
         return None
 
-cdef void put_frame(uint8_t* out, uint32_t kind, Py_ssize_t n_record, Py_ssize_t n_cold) noexcept:
+cdef void put_frame(uint8_t* out, uint32_t kind, Py_ssize_t n_record, Py_ssize_t n_changes) noexcept:
     store32(out, kind)
     store32(out + 4, <uint32_t>n_record)
-    store32(out + 8, <uint32_t>n_cold)
+    store32(out + 8, <uint32_t>n_changes)
     store32(out + 12, <uint32_t>xxh3(out, 12))
 
 

@@ -1,4 +1,4 @@
-"""A change of one key through a guard, without Python around it but for the engine."""
+"""A change of one key, or a batch of new ones, through a guard, without Python around it but for the engine."""
 
 from dlbf.kernels.environment cimport EnvironmentCore
 from dlbf.kernels.filelock cimport FileLock
@@ -19,7 +19,9 @@ cdef class GuardChanges:
     cdef OwnLock mutex
     cdef FileLock writer
     cdef object put                # methods of the engine's adapter
+    cdef object put_many
     cdef object has
+    cdef object has_many
     cdef object delete
     cdef object sync               # None: nothing waits for the disk
     cdef object failed             # called with the exception that a write has ended with
@@ -32,13 +34,14 @@ cdef class GuardChanges:
     cdef Py_ssize_t n_last         # operations followed when somebody must look whether a larger filter is due
     cdef uint64_t generation       # of the filter that was said for
 
-    cdef bint _may_be_quick(self, Py_ssize_t n_bytes) noexcept
-    cdef LogFile _begin(self, Py_ssize_t n_bytes)
+    cdef bint _may_be_quick(self) noexcept
+    cdef bint _may_log(self, LogFile file, Py_ssize_t n_keys, Py_ssize_t n_bytes) noexcept
+    cdef LogFile _begin(self)
     cdef int _end(self, bint keep) except -1
     cdef uint8_t* _record(self, LogFile file, bytes key, int removal, Py_ssize_t* size) noexcept
-    cdef int _show(self, LogFile file, uint8_t* record, Py_ssize_t size) except -1
+    cdef int _show(self, LogFile file, uint8_t* record, Py_ssize_t size, Py_ssize_t n_keys) except -1
     cdef bint _is_there(self, bytes key) except -1
-    cdef bint _is_known(self, LogFile file, bytes key) except -1
+    cdef bint _is_known(self, bytes key) except -1
     cdef int _know(self, LogFile file, bytes key) except -1
     cdef int store(self, bytes key, bytes value, bint new) except -2
     cdef int remove(self, bytes key) except -2

@@ -1,11 +1,11 @@
-"""A change of one key through a guard, without Python around it but for the engine.
+"""A change of one key, or a batch of new ones, through a guard, without Python around it but for the engine.
 
 The same steps as in :mod:`dlbf.storage.guarding`, in the same order: the writers' lock, is the key there, a note, the
 record, the word, the engine.  The lock is kept for the next change, and given back some milliseconds later by a thread
 that looks after it (:meth:`GuardChanges.let_go`): taking it costs as much as everything else.
 
 Whatever is not the common case (another process has written, a checkpoint or a larger filter is due, the log's file has
-to grow) is refused before anything has changed, and left to that module.
+to grow) is refused before anything has changed, and left to that module.  To overwrite a key needs nothing of the log.
 """
 
 cimport cython
@@ -61,7 +61,9 @@ cdef class GuardChanges:
         self.mutex = mutex
         self.writer = writer
         self.put = engine.put
+        self.put_many = engine.put_many
         self.has = engine.has
+        self.has_many = engine.has_many
         self.delete = engine.delete
         self.sync = engine.sync if boot is None else None
         self.failed = failed
@@ -75,23 +77,33 @@ cdef class GuardChanges:
         self.n_last = self.ledger.n_operations + n_changes
         self.generation = self.ledger.generation
 
-    cdef bint _may_be_quick(self, Py_ssize_t n_bytes) noexcept:
-        cdef LedgerCore ledger = self.ledger
+    cdef bint _may_be_quick(self) noexcept:
         return (
-            ledger.filter is not None and ledger.n_operations < self.n_last and ledger.generation == self.generation
-            and ledger.log_bytes + RECORD_HEAD_BYTES + NUMBER_BYTES + n_bytes <= ledger.log_limit
-            and not self.traffic.report_due and self.environment.handle is not None and self.environment.closing == 0
-            and fork_count == ledger.own_forks
+            self.ledger.filter is not None and self.ledger.generation == self.generation
+            and self.environment.handle is not None and self.environment.closing == 0
+            and fork_count == self.ledger.own_forks
         )
 
-    cdef LogFile _begin(self, Py_ssize_t n_bytes):
+    cdef bint _may_log(self, LogFile file, Py_ssize_t n_keys, Py_ssize_t n_bytes) noexcept:
+        """Whether a record of so many keys, whose operations have at most ``n_bytes``, can be written now, and no
+        other code has run since :meth:`_begin` that has changed something: a signal handler, a finalizer.
+        """
+        cdef LedgerCore ledger = self.ledger
+        return (
+            file is self.log.file and file.head.word() == ledger.current
+            and ledger.n_operations + n_keys <= self.n_last
+            and ledger.log_bytes + RECORD_HEAD_BYTES + n_bytes <= ledger.log_limit
+            and not self.traffic.report_due and file.has_room(RECORD_HEAD_BYTES + n_bytes)
+        )
+
+    cdef LogFile _begin(self):
         """Become the writer; the file to write to, or None: this change is not for here.  :meth:`_end` must follow a
         file, and nothing else.
         """
         cdef LogFile file
         cdef LedgerCore ledger = self.ledger
         cdef bint fits = False, kept
-        if not self._may_be_quick(n_bytes) or not self.mutex.lock.acquire(False):
+        if not self._may_be_quick() or not self.mutex.lock.acquire(False):
             return None
         self.mutex.owner = PyThread_get_thread_ident()
         try:
@@ -102,8 +114,7 @@ cdef class GuardChanges:
                 file = self.log.file
                 fits = (
                     file.head.word() == ledger.current == ledger.applied == file.position
-                    and self._may_be_quick(n_bytes) and file.has_room(RECORD_HEAD_BYTES + NUMBER_BYTES + n_bytes)
-                    and file.head.is_idle(self.boot) and file.head.ends_at(file.end)
+                    and self._may_be_quick() and file.head.is_idle(self.boot) and file.head.ends_at(file.end)
                 )
         finally:
             if not fits:
@@ -150,14 +161,14 @@ cdef class GuardChanges:
         )
         return record
 
-    cdef int _show(self, LogFile file, uint8_t* record, Py_ssize_t size) except -1:
+    cdef int _show(self, LogFile file, uint8_t* record, Py_ssize_t size, Py_ssize_t n_keys) except -1:
         """The record that was written is the newest: let the filter follow."""
         cdef uint64_t position = file.position + 1
         file.place_record(size)
         reached("journal-written")
         file.show(position)
         reached("commit-done")
-        self.ledger.follow_own(position, record, size, 1)
+        self.ledger.follow_own(position, record, size, n_keys)
         reached("filter-applied")
         return 0
 
@@ -165,7 +176,7 @@ cdef class GuardChanges:
         """Whether the engine has a key; what the filter denies needs no question."""
         return ledger_probe(self.ledger, key) != ANSWER_ABSENT and self.has(key)
 
-    cdef bint _is_known(self, LogFile file, bytes key) except -1:
+    cdef bint _is_known(self, bytes key) except -1:
         """Whether a key that the filter lets pass has an entry: the engine is asked, unless this process knows.
 
         It knows of keys that it has stored or asked for since anybody else has changed something.
@@ -184,14 +195,14 @@ cdef class GuardChanges:
         """Store a value."""
         cdef Py_ssize_t size = 0
         cdef uint8_t* record
-        cdef LogFile file = self._begin(PyBytes_GET_SIZE(key))
+        cdef LogFile file = self._begin()
         if file is None:
             return CHANGE_REFUSED
         try:
             if self.known_at != file.position:
                 self.known.clear()
                 self.known_at = file.position
-            if not new and ledger_probe(self.ledger, key) != ANSWER_ABSENT and self._is_known(file, key):
+            if not new and ledger_probe(self.ledger, key) != ANSWER_ABSENT and self._is_known(key):
                 reached("guard-checked")
                 try:
                     self.put(key, value)
@@ -203,14 +214,13 @@ cdef class GuardChanges:
                     self._know(file, key)
                 return CHANGE_DONE
             reached("guard-checked")
-            # Asking may have run other code: a signal handler, a finalizer.
-            if unlikely(file is not self.log.file or file.head.word() != self.ledger.current):
+            if unlikely(not self._may_log(file, 1, NUMBER_BYTES + PyBytes_GET_SIZE(key))):
                 return CHANGE_REFUSED
             record = self._record(file, key, 0, &size)
             reached("data-written")
             file.head.set_note(NOTE_ADDING, file.position + 1)
             reached("guard-intent-written")
-            self._show(file, record, size)
+            self._show(file, record, size, 1)
             try:
                 if self.sync is not None:
                     file.sync()
@@ -230,17 +240,71 @@ cdef class GuardChanges:
         finally:
             self._end(True)
 
+    def store_batch(self, dict batch, list items):
+        """Store many values, of which ``items`` has the pairs (each key once); False: not here.
+
+        One record has all keys that are new.
+        """
+        cdef Py_ssize_t n_bytes = 0, size = RECORD_HEAD_BYTES, i, n_new
+        cdef list new = [], doubtful = []
+        cdef uint8_t* record
+        cdef LogFile file = self._begin()
+        if file is None:
+            return False
+        try:
+            for key in batch:
+                (new if ledger_probe(self.ledger, key) == ANSWER_ABSENT else doubtful).append(key)
+            if doubtful:
+                for key, there in zip(doubtful, self.has_many(doubtful), strict=True):
+                    if not there:
+                        new.append(key)
+            reached("guard-checked")
+            n_new = len(new)
+            for i in range(n_new):
+                n_bytes += NUMBER_BYTES + PyBytes_GET_SIZE(<bytes>new[i])
+            if n_new and not self._may_log(file, n_new, n_bytes):
+                return False
+            if n_new:
+                record = file.space()
+                for i in range(n_new):
+                    size += put_operation(record + size, <bytes>new[i], 0)
+                put_head(record, size, file.position + 1, self.ledger.generation, 0, n_new)
+                reached("data-written")
+                file.head.set_note(NOTE_ADDING, file.position + 1)
+                reached("guard-intent-written")
+                if self.known_at == file.position:
+                    self.known_at = file.position + 1  # they are known, still
+                self._show(file, record, size, n_new)
+            try:
+                if n_new:
+                    if self.sync is not None:
+                        file.sync()
+                    reached("guard-journaled")
+                self.put_many(items)
+                reached("guard-engine-written")
+            except BaseException as error:
+                self.failed(error)
+                raise
+            if n_new:
+                file.head.set_note(NOTE_NOTHING, 0)
+                reached("guard-intent-cleared")
+                if unlikely(self.ledger.filter is None):
+                    self.grow(n_new)
+            return True
+        finally:
+            self._end(True)
+
     cdef int remove(self, bytes key) except -2:
         """Delete a key."""
         cdef Py_ssize_t size = 0
-        cdef LogFile file = self._begin(PyBytes_GET_SIZE(key))
+        cdef LogFile file = self._begin()
         if file is None:
             return CHANGE_REFUSED
         try:
             if not self._is_there(key):
                 return CHANGE_NOTHING
             reached("guard-checked")
-            if unlikely(file is not self.log.file or file.head.word() != self.ledger.current):
+            if unlikely(not self._may_log(file, 1, NUMBER_BYTES + PyBytes_GET_SIZE(key))):
                 return CHANGE_REFUSED
             self._record(file, key, 1, &size)
             file.stage_in_place(size)
@@ -258,7 +322,7 @@ cdef class GuardChanges:
             if self.known_at == file.position:
                 self.known.discard(key)
                 self.known_at = file.position + 1
-            self._show(file, file.space(), size)  # where it is now: another thread may have mapped the file anew
+            self._show(file, file.space(), size, 1)  # where it is now: another thread may have mapped the file anew
             reached("guard-journaled")
             file.head.set_note(NOTE_NOTHING, 0)
             reached("guard-intent-cleared")

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dlbf.errors import ChecksumError, DlbfError, FormatError, StoreError
+from dlbf.filters.writing import replace_file
 from dlbf.kernels.ledger import boottime_ns
 from dlbf.storage.distribution.deltas import Content, apply_delta, content_of, sum_of
 from dlbf.storage.distribution.feed import DeltaFile, Head, Manifest, sha256
 from dlbf.storage.distribution.places import Place
-from dlbf.storage.smallfile import write_file
 
 __all__ = ["Copy", "Follower", "Refreshed", "hex_sum"]
 
@@ -105,7 +105,7 @@ class Follower:
             how, read_bytes, copy = self._fetch(manifest, head.content)
             n_bytes += manifest_bytes + read_bytes
         if self.copy is not copy and self._path is not None:
-            write_file(self._path, copy.content.tobytes(), sync=False)
+            replace_file(self._path, copy.content.tobytes(), sync=False)
         # In this order: a reader of both believes the older moment.
         self.as_of_ns = sent_ns - age_ns
         self.copy, self.head, self.raw_head = copy, head, seen.head

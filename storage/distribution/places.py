@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urljoin, urlsplit, urlunsplit
 
 from dlbf.errors import StoreError
+from dlbf.filters.writing import replace_file
 from dlbf.storage.distribution.feed import HEAD_NAME, MOST_HEAD_BYTES, is_ours
-from dlbf.storage.smallfile import write_file
 
 try:
     import fcntl
@@ -133,7 +133,7 @@ class Folder:
         try:
             self._hold()
             # Not synced: what a power failure spoils does not match its sum, and is published again.
-            write_file(self.path / name, bytes(data), sync=False)
+            replace_file(self.path / name, bytes(data), sync=False)
         except OSError as error:
             raise StoreError(f"{self.where}: {name} cannot be written ({error}); what was there stays") from error
 

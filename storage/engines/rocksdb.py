@@ -8,6 +8,9 @@ from dlbf.storage.engines.marks import FileAdapter, Place
 
 __all__ = ["RocksEngine"]
 
+# So many keys are looked for at once.
+RUN_KEYS = 32
+
 
 def is_raw(database: Any) -> bool:
     """Whether keys and values are bytes and nothing else; rocksdict only tells by refusing to look for text."""
@@ -58,8 +61,17 @@ class RocksEngine(FileAdapter):
         return value
 
     def has(self, key: bytes) -> bool:
-        """Whether a key is there."""
-        return key in self.database
+        """Whether a key is there.
+
+        A guard asks for keys that most likely are.  To read one takes no longer than ``in``, which looks in memory
+        first, and then reads all the same.
+        """
+        return self.database.get(key) is not None
+
+    def has_many(self, keys: list[bytes]) -> list[bool]:
+        """Which keys are there, some in one call: their values are in memory meanwhile."""
+        runs = (keys[i : i + RUN_KEYS] for i in range(0, len(keys), RUN_KEYS))
+        return [value is not None for run in runs for value in self.database.get(run)]
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Values of many keys, in one call."""

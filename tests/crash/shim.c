@@ -7,6 +7,7 @@
  *   shim_fail(nth, count, error)   the nth write from now on, and count - 1 after it, fail with that errno;
  *                                  error < 0: write half of it, then fail with -error
  *   shim_writes()          number of writes seen so far
+ *   shim_syncs()           number of waits for a disk so far, of any file
  *
  * Record: kind (1 byte: 'W' write, 'D' write through a descriptor with O_DSYNC, 'S' sync, 'A' acknowledgement,
  * 'T' truncation), offset (8), length (4), data.  Integers are native.
@@ -28,7 +29,7 @@
 #define MAX_FD 4096
 static char is_data[MAX_FD]; /* 1: data file, 2: the same with O_DSYNC */
 static int log_fd = -1;
-static long n_writes = 0, fail_from = -1, fail_to = -1;
+static long n_writes = 0, n_syncs = 0, fail_from = -1, fail_to = -1;
 static int fail_errno = 0;
 
 void shim_record(int fd) { log_fd = fd; }
@@ -38,6 +39,7 @@ void shim_fail(long nth, long count, int error) {
     fail_errno = error;
 }
 long shim_writes(void) { return n_writes; }
+long shim_syncs(void) { return n_syncs; }
 
 static void put(char kind, uint64_t offset, uint32_t length, const void *data) {
     char head[13];
@@ -136,11 +138,13 @@ ssize_t write(int fd, const void *data, size_t n) {
 }
 int fsync(int fd) {
     int result = (int)syscall(SYS_fsync, fd);
+    n_syncs++;
     if (data_kind(fd) && result == 0) put('S', 0, 0, NULL);
     return result;
 }
 int fdatasync(int fd) {
     int result = (int)syscall(SYS_fdatasync, fd);
+    n_syncs++;
     if (data_kind(fd) && result == 0) put('S', 0, 0, NULL);
     return result;
 }

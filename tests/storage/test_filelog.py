@@ -770,3 +770,16 @@ def test_new_guard_on_a_full_file_system_says_so(small_disk):
     (small_disk / "filling").unlink()
     with open_guard(Fixed({b"a": b"1", b"b": b"1"}), small_disk / "g") as guard:
         assert guard.verify().ok
+
+
+def test_filter_that_a_dead_process_was_writing_is_removed(tmp_path):
+    with Guard({b"a": b"1"}, tmp_path / "g", sync="none") as guard:
+        left = [tmp_path / "g" / name for name in (".filter.7.0123abcd.tmp", "filter.7")]
+        for path in left:
+            path.write_bytes(b"half of it")
+        other = tmp_path / "g" / ".other"
+        other.write_bytes(b"")
+        guard.rebuild(model=None)
+        assert not any(path.exists() for path in left)
+        assert other.exists()
+        assert len(list((tmp_path / "g").glob("filter.*"))) == 1
