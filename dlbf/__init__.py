@@ -1,7 +1,7 @@
 """dlbf: deletable learned Bloom filters.
 
-The plain filters are imported at once; what learning needs (``LearnedFilter``, ``models``, ``theory``), and what maps
-files (``open_filter``), on first use.
+The plain filters are imported at once; what learning needs (``LearnedFilter``, ``models``, ``theory``), and what
+not every program needs (``open_filter``, ``GrowingFilter``), on first use.
 """
 
 import importlib
@@ -47,7 +47,7 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from dlbf import models, theory
-    from dlbf.filters import open_filter
+    from dlbf.filters import GrowingFilter, open_filter
     from dlbf.learned import LearnedFilter
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "ExactSet",
     "FilterFullError",
     "FormatError",
+    "GrowingFilter",
     "HashMismatchError",
     "KeyHashes",
     "LearnedFilter",
@@ -85,8 +86,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in ("models", "theory", "storage"):
         return importlib.import_module(f"dlbf.{name}")
-    if name == "open_filter":
-        return importlib.import_module("dlbf.filters.files").open_filter
+    if name in ("GrowingFilter", "open_filter"):
+        return getattr(importlib.import_module("dlbf.filters"), name)
     if name == "LearnedFilter":
         return importlib.import_module("dlbf.learned").LearnedFilter
     raise AttributeError(f"module 'dlbf' has no attribute {name!r}")

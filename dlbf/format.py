@@ -73,12 +73,14 @@ FLAG_OPEN_FOR_WRITING = 1
 KIND_MODEL = 16
 KIND_LEARNED = 32
 KIND_LAYERED = 33
+KIND_GROWING = 34
 
 # What the numbers stand for; dlbf.filters.kinds adds the base filters.
 KIND_NAMES = {
     KIND_MODEL: "model",
     KIND_LEARNED: "LearnedFilter",
     KIND_LAYERED: "LayeredFilter",
+    KIND_GROWING: "GrowingFilter",
 }
 
 _HEAD = struct.Struct("<8sHHHHQQQ16QQ")  # bytes 0 .. 175

@@ -1,6 +1,6 @@
 """Base filters: the public set-like classes over the compiled kernels.
 
-``open_filter`` is imported on first use: most programs that make filters map no files.
+What not every program needs (``LAZY``) is imported on first use.
 """
 
 import importlib
@@ -17,6 +17,7 @@ from dlbf.filters.tables import CuckooFilter, DLeftFilter
 
 if TYPE_CHECKING:
     from dlbf.filters.files import open_filter
+    from dlbf.filters.growing import GrowingFilter
 
 __all__ = [
     "BloomFilter",
@@ -26,6 +27,7 @@ __all__ = [
     "DeletableBloomFilter",
     "ExactSet",
     "Filter",
+    "GrowingFilter",
     "KeyHashes",
     "RibbonFilter",
     "SuccinctCountingFilter",
@@ -34,10 +36,12 @@ __all__ = [
     "open_filter",
 ]
 
+LAZY = {"GrowingFilter": "dlbf.filters.growing", "open_filter": "dlbf.filters.files"}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "open_filter":
-        return importlib.import_module("dlbf.filters.files").open_filter
+    if name in LAZY:
+        return getattr(importlib.import_module(LAZY[name]), name)
     raise AttributeError(f"module 'dlbf.filters' has no attribute {name!r}")
 
 

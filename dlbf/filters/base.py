@@ -108,6 +108,7 @@ class Filter(AsPart, ByHash):
     KIND: ClassVar[int]
     PARAMS: ClassVar[tuple[str, ...]]
     DELETABLE: ClassVar[bool] = True
+    IN_PLACE: ClassVar[bool] = True  # can it be changed in a file that is mapped?
     __hash__ = None  # type: ignore[assignment]
 
     _params: tuple[int, ...]

@@ -228,6 +228,11 @@ def open_filter(
         where = str(path)
         header = format.read_header(file.view, where)
         cls = class_of_kind(header.kind, where)
+        if mode == "r+" and not cls.IN_PLACE:
+            raise DlbfError(
+                f"{where}: a {cls.__name__} changes its size, so it cannot be changed in its file; use "
+                f"dlbf.{cls.__name__}.from_bytes(path.read_bytes()) and save(path)"
+            )
         file.payload = file.view[format.layout(header.n_payload_bytes).payload]
         abandoned = bool(header.flags & format.FLAG_OPEN_FOR_WRITING)
         if recover and abandoned:

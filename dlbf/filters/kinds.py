@@ -22,7 +22,10 @@ __all__ = ["BASES", "add_base", "base_of_kind", "class_of_kind"]
 BASES: dict[str, Base] = {}  # by name, in the order in which people see them
 _NUMBERED: dict[int, Base] = {}
 # Classes of filters that are no bases, by the number in their header: module and name, imported when one is opened.
-COMPOSITES = {format.KIND_LEARNED: ("dlbf.learned", "LearnedFilter")}
+COMPOSITES = {
+    format.KIND_LEARNED: ("dlbf.learned", "LearnedFilter"),
+    format.KIND_GROWING: ("dlbf.filters.growing", "GrowingFilter"),
+}
 
 
 def add_base(row: Base) -> None:

@@ -1,5 +1,7 @@
 """The tables of filters, learned filters and models."""
 
+import numpy as np
+
 import dlbf
 from dlbf.filters.ribbon_sizes import ribbon_bytes, ribbon_geometry
 from tools.tables.cells import Grid, Record, Table, met, number, percent, ratio
@@ -80,6 +82,7 @@ def _which_filter(record: Record) -> Grid:
         "DLeftFilter": ("yes", "keys added many times at half the size of counters"),
         "DeletableBloomFilter": ("most", "a Bloom filter that can forget where nothing collides"),
         "BloomFilter": ("no", "the fastest single query"),
+        "GrowingFilter": ("yes", "no idea how many keys there will be: it grows without them and keeps its rate"),
         "RibbonFilter": (
             "no, nor adds", "sets that do not change: the smallest without a model, built once (`RibbonFilter.build`)"
         ),
@@ -88,6 +91,10 @@ def _which_filter(record: Record) -> Grid:
     def bits_per_key(name: str, fpr: float) -> float:
         if name == "RibbonFilter":
             return 8 * ribbon_bytes(ribbon_geometry(n, fpr)) / n
+        if name == "GrowingFilter":
+            grown = dlbf.GrowingFilter(fpr)
+            grown.update(np.arange(n))
+            return grown.bits_per_key
         return float(8 * getattr(dlbf, name)(n, fpr).nbytes / n)
 
     rows = [
