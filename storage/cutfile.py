@@ -11,21 +11,11 @@ import sys
 from io import FileIO
 from pathlib import Path
 
-from dlbf.storage.layout import (
-    META_FREE_ROOT_OFFSET,
-    META_LAST_PAGE_OFFSET,
-    META_MAGIC,
-    META_MAGIC_OFFSET,
-    META_PAGE_SIZE_OFFSET,
-    META_TXN_ID_OFFSET,
-    META_VERSION,
-)
+from dlbf.storage.metapages import Meta, PageFormat, read_metas
 
 __all__ = ["lost_pages"]
 
-# LMDB's pages: a header of 16 bytes, then the places of the nodes, each of which has a head of 8 bytes.
-PAGE_HEAD_BYTES = 16
-FLAGS_OFFSET = 10
+# Behind the head of a page come the places of its nodes, each of which has a head of 8 bytes.
 NODE_HEAD = struct.Struct("<4H")
 BRANCH_PAGE = 1
 LARGE_NODE = 1  # its value is on pages of its own
@@ -42,47 +32,39 @@ def lost_pages(path: Path) -> int:
         for _ in range(MOST_TRIES):
             # In this order: a file grows before its meta page says so.
             meta = _newest_meta(file.fileno())
-            n_lost = _count_lost(file.fileno(), *meta[1:]) if meta is not None else 0
+            n_lost = _count_lost(file.fileno(), *meta) if meta is not None else 0
             if not n_lost or meta == _newest_meta(file.fileno()):
                 return n_lost
     return 0
 
 
-def _newest_meta(file: int) -> tuple[int, int, int, int] | None:
-    """Transaction, page size, last page, and the root of the free list; None if LMDB will refuse the file."""
-    found = []
-    offset = 0
-    for _ in range(2):
-        page = os.pread(file, META_TXN_ID_OFFSET + 8, offset)
-        if len(page) < META_TXN_ID_OFFSET + 8:
-            return None
-        if struct.unpack_from("<II", page, META_MAGIC_OFFSET) != (META_MAGIC, META_VERSION):
-            return None
-        offset = struct.unpack_from("<I", page, META_PAGE_SIZE_OFFSET)[0]
-        places = META_TXN_ID_OFFSET, META_LAST_PAGE_OFFSET, META_FREE_ROOT_OFFSET
-        txn_id, last, root = (struct.unpack_from("<Q", page, place)[0] for place in places)
-        found.append((txn_id, offset, last, root))
-    return max(found)
+def _newest_meta(file: int) -> tuple[PageFormat, Meta] | None:
+    """The meta page of the newest transaction; None if LMDB will refuse the file."""
+    metas = read_metas(file)
+    return (metas[0], max(metas[1:])) if metas is not None else None
 
 
-def _count_lost(file: int, page_bytes: int, last: int, free_root: int) -> int:
-    missing = range(os.fstat(file).st_size // page_bytes, last + 1)
+def _count_lost(file: int, kind: PageFormat, meta: Meta) -> int:
+    missing = range(os.fstat(file).st_size // meta.page_bytes, meta.last_page + 1)
     if not missing:
         return 0
     try:
-        free = _free_pages(file, page_bytes, free_root)
+        free = _free_pages(file, kind, meta)
     except struct.error:  # the list itself is cut
         return len(missing)
     return sum(number not in free for number in missing)
 
 
-def _free_pages(file: int, page_bytes: int, root: int) -> set[int]:
+def _free_pages(file: int, kind: PageFormat, meta: Meta) -> set[int]:
+    page_bytes, head_bytes = meta.page_bytes, kind.head_bytes
     free: set[int] = set()
-    ahead = [root] if root != NO_PAGE else []
+    ahead = [meta.free_root] if meta.free_root != NO_PAGE else []
     while ahead:
         page = os.pread(file, page_bytes, ahead.pop() * page_bytes)
-        flags, end = struct.unpack_from("<HH", page, FLAGS_OFFSET)
-        for place in struct.unpack_from(f"<{(end - PAGE_HEAD_BYTES) // 2}H", page, PAGE_HEAD_BYTES):
+        flags, end = struct.unpack_from("<HH", page, kind.flags_offset)
+        n_nodes = (end + kind.places_from - head_bytes) // 2
+        for place in struct.unpack_from(f"<{n_nodes}H", page, head_bytes):
+            place += kind.places_from
             low, high, node_flags, key_bytes = NODE_HEAD.unpack_from(page, place)
             if flags & BRANCH_PAGE:
                 ahead.append(low | high << 16 | node_flags << 32)
@@ -91,7 +73,7 @@ def _free_pages(file: int, page_bytes: int, root: int) -> set[int]:
             pages, n_bytes = page, low | high << 16
             if node_flags & LARGE_NODE:
                 number = struct.unpack_from("<Q", page, at)[0]
-                pages, at = os.pread(file, n_bytes, number * page_bytes + PAGE_HEAD_BYTES), 0
+                pages, at = os.pread(file, n_bytes, number * page_bytes + head_bytes), 0
             n_pages = struct.unpack_from("<Q", pages, at)[0]
             free.update(struct.unpack_from(f"<{n_pages}Q", pages, at + 8))
     return free

@@ -15,7 +15,7 @@ import lmdb
 from dlbf.errors import StoreError
 from dlbf.kernels.environment import EnvironmentCore, Reading, ReadsHeld, WriteLock, WritesCore
 from dlbf.kernels.filelock import FileLock
-from dlbf.storage.layout import DATA_FILE, META_TXN_ID_OFFSET
+from dlbf.storage.layout import DATA_FILE
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import Databases
 from dlbf.storage.opening import map_meta_pages
@@ -121,9 +121,10 @@ class Environment(EnvironmentCore):
         """The databases are known: reads and writes can begin."""
         self.dbs = dbs
         self.keep_reads(True)
-        self._meta_map = map_meta_pages(self.path, self.handle)
-        if self._meta_map is not None:
-            self.word.attach(self._meta_map, META_TXN_ID_OFFSET, self.page_bytes + META_TXN_ID_OFFSET)
+        watched = map_meta_pages(self.path, self.handle)
+        if watched is not None:
+            self._meta_map = watched[0]
+            self.word.attach(*watched)
 
     # --- who may use it
 

@@ -195,16 +195,6 @@ STATE_BROKEN = 2
 STORE_SECRET_ELSEWHERE = 1
 STORE_UNKEYED = 2
 
-# LMDB's meta pages: after the page header of 16 bytes come magic, version, address and map size, then two database
-# records of 48 bytes (the first starts with the page size), the last page's number and the transaction id.
-META_MAGIC = 0xBEEFC0DE
-META_VERSION = 1
-META_MAGIC_OFFSET = 16
-META_PAGE_SIZE_OFFSET = 40
-META_FREE_ROOT_OFFSET = 80  # the root of the first database, LMDB's list of free pages
-META_LAST_PAGE_OFFSET = 136
-META_TXN_ID_OFFSET = 144
-
 
 def journal_key(txn_id: int) -> bytes:
     """The key of a transaction's journal record."""

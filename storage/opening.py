@@ -4,7 +4,6 @@ import contextlib
 import logging
 import mmap
 import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,8 @@ import lmdb
 
 from dlbf.errors import StoreError
 from dlbf.storage.cutfile import lost_pages
-from dlbf.storage.layout import (
-    DATA_FILE,
-    DATABASES,
-    META_MAGIC,
-    META_MAGIC_OFFSET,
-    META_PAGE_SIZE_OFFSET,
-    META_TXN_ID_OFFSET,
-    META_VERSION,
-    READERS_FILE,
-)
+from dlbf.storage.layout import DATA_FILE, DATABASES, READERS_FILE
+from dlbf.storage.metapages import META_BYTES, format_of, read_metas
 from dlbf.storage.room import Room, is_full, reserve_lock_file, room_left
 
 __all__ = ["SYNC_MODES", "map_meta_pages", "open_environment"]
@@ -85,7 +76,7 @@ def open_environment(
         reserve_lock_file(path / READERS_FILE, max_readers)
         # LMDB takes only an empty file for a new one, and makes that as long as the map; what is somebody else's it
         # refuses, and that is to stay as it is.
-        is_ours = room.has_at(META_MAGIC_OFFSET, META_MAGIC.to_bytes(4, sys.byteorder))
+        is_ours = format_of(room.first_bytes(META_BYTES)) is not None
         (room.reserve if is_ours else room.check)(size)
         env = _open(path, size, {"writemap": True, **options})
         room.reserve(env.info()["map_size"])
@@ -138,6 +129,8 @@ def _open(path: Path, map_size: int | None, options: dict[str, Any]) -> lmdb.Env
                     raise _no_memory(path, size, error) from error
                 size //= 4
                 continue
+            if isinstance(error, lmdb.PageNotFoundError):
+                _refuse_cut(path)  # LMDB 1.0 looks for some pages itself
             hint = ""
             if "Permission denied" in str(error):
                 hint = "; whoever opens a store, for reading too, must be able to write its lock.mdb"
@@ -163,36 +156,35 @@ def _no_memory(path: Path, size: int, error: Exception) -> StoreError:
     )
 
 
-def map_meta_pages(path: Path, env: lmdb.Environment) -> mmap.mmap | None:
-    """LMDB's two meta pages, if the transaction ids are where they should be; else None, and a warning."""
-    psize = env.stat()["psize"]
+def map_meta_pages(path: Path, env: lmdb.Environment) -> tuple[mmap.mmap, int, int] | None:
+    """LMDB's two meta pages, and where in them the transaction ids are; None, and a warning, if they are not there."""
+    psize: int = env.stat()["psize"]
     try:
         # Not the lock file: closing any descriptor of that would drop LMDB's locks.
         with (path / DATA_FILE).open("rb") as file:
             meta_map = mmap.mmap(file.fileno(), 2 * psize, access=mmap.ACCESS_READ)
+            metas = read_metas(file.fileno())
     except (OSError, ValueError) as error:
         log.warning("%s: reading without the filter: the meta pages cannot be mapped (%s)", path, error)
         return None
     if hasattr(mmap, "MADV_RANDOM"):
         # Else the system reads ahead, megabytes on some disks, when these two pages have been put out of memory.
         meta_map.madvise(mmap.MADV_RANDOM)
-    # The id may rise between two looks; a layout that is not understood stays wrong.
-    for _ in range(10):
-        before = env.info()["last_txnid"]
-        ids = [struct.unpack_from("=Q", meta_map, page * psize + META_TXN_ID_OFFSET)[0] for page in (0, 1)]
-        after = env.info()["last_txnid"]
-        heads = [struct.unpack_from("=II", meta_map, page * psize + META_MAGIC_OFFSET) for page in (0, 1)]
-        sizes = [struct.unpack_from("=I", meta_map, page * psize + META_PAGE_SIZE_OFFSET)[0] for page in (0, 1)]
-        understood = heads == [(META_MAGIC, META_VERSION)] * 2 and sizes == [psize] * 2
-        if understood and before <= max(ids) <= after + 1:
-            return meta_map
+    if metas is not None and metas[1].page_bytes == metas[2].page_bytes == psize:
+        places = metas[0].txn_id_offset, psize + metas[0].txn_id_offset
+        # The id may rise between two looks; a layout that is not understood stays wrong.
+        for _ in range(10):
+            before = env.info()["last_txnid"]
+            newest = max(struct.unpack_from("=Q", meta_map, place)[0] for place in places)
+            if before <= newest <= env.info()["last_txnid"] + 1:
+                return meta_map, *places
+    head = meta_map[:32].hex(" ", 8)
     meta_map.close()
     log.warning(
-        "%s: reading without the filter: LMDB's meta pages are not of the known layout (magic and version %s, "
-        "ids %s, LMDB says %s); use py-lmdb with LMDB 0.9",
+        "%s: reading without the filter: LMDB's meta pages are not of a known layout (they begin with %s, and the "
+        "newest transaction is %s); use py-lmdb with LMDB 0.9 or 1.0",
         path,
-        heads,
-        ids,
-        after,
+        head,
+        env.info()["last_txnid"],
     )
     return None

@@ -132,9 +132,9 @@ class Room:
         """Length of the file."""
         return os.fstat(self._descriptor).st_size
 
-    def has_at(self, offset: int, mark: bytes) -> bool:
-        """Whether the file has these bytes there."""
-        return os.pread(self._descriptor, len(mark), offset) == mark
+    def first_bytes(self, n_bytes: int) -> bytes:
+        """What the file begins with."""
+        return os.pread(self._descriptor, n_bytes, 0)
 
     def reserve(self, n_bytes: int) -> None:
         """See to it that the file has at least so many bytes, all with a place on the disk.
