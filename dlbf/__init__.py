@@ -1,7 +1,8 @@
 """dlbf: deletable learned Bloom filters.
 
-The plain filters are imported at once; what learning needs (``LearnedFilter``, ``models``, ``theory``), and what
-not every program needs (``open_filter``, ``GrowingFilter``), on first use.
+The plain filters are imported at once; what learning needs (``LearnedFilter``, ``models``, ``theory``), what not every
+program needs (``open_filter``, ``GrowingFilter``), and what is for keys beyond one machine (``ShardedFilter``,
+``build``), on first use.
 """
 
 import importlib
@@ -46,9 +47,10 @@ except ModuleNotFoundError as error:
     raise
 
 if TYPE_CHECKING:
-    from dlbf import models, theory
+    from dlbf import build, models, theory
     from dlbf.filters import GrowingFilter, open_filter
     from dlbf.learned import LearnedFilter
+    from dlbf.sharded import ShardedFilter
 
 __all__ = [
     "BloomFilter",
@@ -70,11 +72,13 @@ __all__ = [
     "ReadOnlyError",
     "ReinsertionError",
     "RibbonFilter",
+    "ShardedFilter",
     "StaticFilterError",
     "StoreError",
     "SuccinctCountingFilter",
     "VersionError",
     "__version__",
+    "build",
     "hash_keys",
     "int_key",
     "models",
@@ -84,12 +88,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("models", "theory", "storage"):
+    if name in ("build", "models", "theory", "storage"):
         return importlib.import_module(f"dlbf.{name}")
     if name in ("GrowingFilter", "open_filter"):
         return getattr(importlib.import_module("dlbf.filters"), name)
     if name == "LearnedFilter":
         return importlib.import_module("dlbf.learned").LearnedFilter
+    if name == "ShardedFilter":
+        return importlib.import_module("dlbf.sharded").ShardedFilter
     raise AttributeError(f"module 'dlbf' has no attribute {name!r}")
 
 

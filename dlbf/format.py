@@ -30,6 +30,9 @@ meaning.  The version is raised when a reader of the old one would misunderstand
 they do not know.  Flag bit 0 is set while a file is mapped for writing and cleared, with fresh sums, when it is
 closed: a file that still has it was not closed, and its sums mean nothing.
 
+An object of kind 40 (``ShardedFilter``) is followed by its shards, each an object of its own (kind 41): parameter 5,
+counted from 0, says how many bytes follow the chunk sums.  See ``dlbf/sharded/container.py``.
+
 Checksums find accidents, not attackers: XXH3 is not a signature.
 """
 
@@ -63,6 +66,8 @@ VERSION = 1
 HEADER_BYTES = 256
 CHUNK_BYTES = 16384
 N_PARAMS = 16
+# Which parameter of a sharded filter says how many bytes follow the object.
+SHARDS_PARAM = 5
 
 HASH_NONE = 0
 HASH_XXH3 = 1
@@ -74,6 +79,9 @@ KIND_MODEL = 16
 KIND_LEARNED = 32
 KIND_LAYERED = 33
 KIND_GROWING = 34
+KIND_SHARDED = 40
+KIND_SHARD = 41
+KIND_BLUEPRINT = 42
 
 # What the numbers stand for; dlbf.filters.kinds adds the base filters.
 KIND_NAMES = {
@@ -81,6 +89,9 @@ KIND_NAMES = {
     KIND_LEARNED: "LearnedFilter",
     KIND_LAYERED: "LayeredFilter",
     KIND_GROWING: "GrowingFilter",
+    KIND_SHARDED: "ShardedFilter",
+    KIND_SHARD: "shard of a ShardedFilter",
+    KIND_BLUEPRINT: "blueprint",
 }
 
 _HEAD = struct.Struct("<8sHHHHQQQ16QQ")  # bytes 0 .. 175
@@ -202,7 +213,7 @@ def read_header(data: bytes | bytearray | memoryview, where: str = "data") -> He
         raise FormatError(f"{where}: unknown flags {flags:#x}; written by a newer dlbf?")
     if hash_kind not in (HASH_NONE, HASH_XXH3, HASH_SIP24):
         raise FormatError(f"{where}: unknown hash {hash_kind}; written by a newer dlbf?")
-    expected = layout(n_payload).total
+    expected = layout(n_payload).total + (rest[SHARDS_PARAM] if kind == KIND_SHARDED else 0)
     if n != expected:
         raise FormatError(f"{where}: expected {expected} bytes, found {n}; the file is cut or has been appended to")
     return Header(

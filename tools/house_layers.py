@@ -28,6 +28,12 @@ LAYERS = {
     "theory": Layer(("dlbf.theory",), ("ground", "geometry", "filters")),
     "models": Layer(("dlbf.models",), ("ground", "kernels", "format", "theory")),
     "learned": Layer(("dlbf.learned",), ("ground", "geometry", "kernels", "format", "filters", "theory", "models")),
+    "sharded": Layer(
+        ("dlbf.sharded",), ("ground", "kernels", "format", "filters", "theory", "models", "learned")
+    ),
+    "build": Layer(
+        ("dlbf.build",), ("ground", "kernels", "format", "filters", "theory", "models", "learned", "sharded")
+    ),
     "storage": Layer(
         ("dlbf.storage",), ("ground", "geometry", "kernels", "format", "filters", "theory", "models", "learned")
     ),
@@ -37,10 +43,15 @@ LAYERS = {
     ),
     "figures": Layer(("dlbf.figures",), ("ground", "filters", "theory", "models", "learned", "adversary")),
     # ``import dlbf``: what users see.  Nothing below may ask it for anything.
-    "door": Layer(("dlbf",), ("ground", "kernels", "filters", "theory", "models", "learned", "storage")),
+    "door": Layer(
+        ("dlbf",), ("ground", "kernels", "filters", "theory", "models", "learned", "storage", "sharded", "build")
+    ),
     "bench": Layer(
         ("dlbf.bench",),
-        ("ground", "kernels", "filters", "theory", "models", "learned", "storage", "adversary", "figures", "door"),
+        (
+            "ground", "kernels", "filters", "theory", "models", "learned", "storage", "adversary", "figures", "door",
+            "sharded", "build",
+        ),
     ),
     "report": Layer(
         ("dlbf.report",), ("ground", "kernels", "filters", "theory", "models", "learned", "storage", "door", "bench")
@@ -50,6 +61,7 @@ LAYERS = {
         (
             "ground", "kernels", "format", "filters", "theory", "models",
             "learned", "storage", "adversary", "figures", "door", "bench", "report", "metrics",
+            "sharded", "build",
         ),
     ),
 }  # fmt: skip

@@ -83,6 +83,8 @@ def _verify_file(path: Path, secret: bytes | None) -> dict[str, Any]:
         with open_filter(path, secret=secret) as filter:
             check_all(filter)
             facts["keys"] = len(filter)
+            # Of a sharded filter the other shards go on answering.
+            problems += [why for _, why in sorted(getattr(filter, "damaged", {}).items())]
     except FormatError as error:
         problems.append(str(error))
     except ValueError as error:

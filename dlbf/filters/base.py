@@ -5,6 +5,8 @@ them.  Parameters are unsigned 64-bit integers; the first three are the same for
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
@@ -14,6 +16,7 @@ from dlbf import format
 from dlbf.errors import FilterFullError, FormatError
 from dlbf.filters.hashed import ByHash
 from dlbf.filters.part import AsPart
+from dlbf.kernels.hashing import checksum64
 from dlbf.typenames import Memory
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "payload_of",
     "secret_of",
     "set_mapped_file",
+    "write_sums",
 ]
 
 COMMON_PARAMS = ("capacity", "fpr", "filter_id")
@@ -213,6 +217,15 @@ class Filter(AsPart, ByHash):
         if file is not None:
             file.close(self)
         self._detach()
+
+    def _write_sums(self, view: memoryview, payload: memoryview, flush: Callable[[], object]) -> None:
+        """Write fresh sums, the count, and no flag; contents first, so that a valid header means valid contents."""
+        sums = format.chunk_sums(payload)
+        view[format.layout(len(payload)).sums] = sums
+        flush()
+        header = replace(self._header(self._params, len(self)), sums_checksum=checksum64(sums))
+        view[: format.HEADER_BYTES] = format.write_header(header)
+        flush()
 
     def __enter__(self) -> Self:
         return self
@@ -398,9 +411,11 @@ class Filter(AsPart, ByHash):
 F = TypeVar("F", bound=Filter)
 
 
-def open_payload(cls: type[F], header: format.Header, payload: memoryview, secret: bytes | None, where: str) -> F:
+def open_payload(
+    cls: type[F], header: format.Header, payload: Memory, secret: bytes | None, where: str, recover: bool = False
+) -> F:
     """A filter over ``payload``, which it keeps; its size is compared with what the parameters say it must be."""
-    return cls._from_payload(header, payload, secret, where)
+    return cls._from_payload(header, payload, secret, where, recover=recover)
 
 
 def open_over(cls: type[F], params: tuple[int, ...], payload: Memory, n_items: int, secret: bytes | None) -> F:
@@ -438,6 +453,11 @@ def payload_of(filter: Filter) -> memoryview:
 def header_of(filter: Filter) -> format.Header:
     """The header of the filter as it is now."""
     return filter._header(filter._params, len(filter))
+
+
+def write_sums(filter: Filter, view: memoryview, payload: memoryview, flush: Callable[[], object]) -> None:
+    """Complete the file that a filter is mapped from and has let go of."""
+    filter._write_sums(view, payload, flush)
 
 
 def geometry_of(filter: Filter) -> dict[str, int]:

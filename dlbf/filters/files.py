@@ -17,9 +17,8 @@ from typing import Any, BinaryIO
 
 from dlbf import format
 from dlbf.errors import ChecksumError, DlbfError, FormatError
-from dlbf.filters.base import Filter, detach, header_of, inherit, is_held, mapped_file, set_mapped_file
+from dlbf.filters.base import Filter, detach, inherit, is_held, mapped_file, set_mapped_file, write_sums
 from dlbf.filters.kinds import class_of_kind
-from dlbf.kernels.hashing import checksum64
 
 try:
     import fcntl
@@ -77,13 +76,9 @@ class MappedFile:
 
     def mark_open(self, header: format.Header) -> None:
         """Say on disk that the sums no longer hold, before the first change can."""
-        self._write_header(header, format.FLAG_OPEN_FOR_WRITING, header.sums_checksum)
+        marked = dataclasses.replace(header, flags=format.FLAG_OPEN_FOR_WRITING)
+        self.view[: format.HEADER_BYTES] = format.write_header(marked)
         self.map.flush(0, min(mmap.PAGESIZE, len(self.map)))
-
-    def _write_header(self, header: format.Header, flags: int, sums_checksum: int) -> None:
-        values = {name: getattr(header, name) for name in header.__dataclass_fields__}
-        values.update(flags=flags, sums_checksum=sums_checksum)
-        self.view[: format.HEADER_BYTES] = format.write_header(format.Header(**values))
 
     def close(self, filter: Filter | None) -> None:
         """Write back if writable and a filter is there to write, unmap, unlock."""
@@ -98,7 +93,7 @@ class MappedFile:
         self.file.close()
 
     def write_back(self, filter: Filter) -> None:
-        """Write fresh sums, the count, and no flag; contents first, so that a valid header means valid contents.
+        """Write fresh sums, the count, and no flag.
 
         Nothing if it is not writable, or in a child made by fork(): its parent goes on writing.
         """
@@ -111,11 +106,7 @@ class MappedFile:
                 stacklevel=3,
             )
             return
-        sums = format.chunk_sums(self.payload)
-        self.view[format.layout(len(self.payload)).sums] = sums
-        self.map.flush()
-        self._write_header(header_of(filter), 0, checksum64(sums))
-        self.map.flush()
+        write_sums(filter, self.view, self.payload, self.map.flush)
 
 
 def _forget(error: BaseException, before: BaseException | None) -> None:
@@ -176,8 +167,9 @@ def open_filter(
         A file written by ``filter.save``.
     mode : {"r", "r+"}
         ``"r"``: read-only and usable at once, whatever its size; each 16 KiB are checked against their sum when first
-        touched.  ``"r+"``: changes go to the file; the whole file is checked now and summed again by ``close()``.  Both
-        in this process alone: those forked from it can only read it.
+        touched, of a ``ShardedFilter`` each shard, and one that is damaged answers "maybe".  ``"r+"``: changes go to
+        the file; the whole file (each shard when first touched) is checked and summed again by ``close()``.  Both in
+        this process alone: those forked from it can only read it.
     secret : bytes, optional
         The secret it was made with, if any.
     recover : bool
@@ -236,7 +228,8 @@ def open_filter(
         file.payload = file.view[format.layout(header.n_payload_bytes).payload]
         abandoned = bool(header.flags & format.FLAG_OPEN_FOR_WRITING)
         if recover and abandoned:
-            header = dataclasses.replace(header, n_items=0)
+            if header.kind != format.KIND_SHARDED:  # whose index is still that of the last time it was closed
+                header = dataclasses.replace(header, n_items=0)
             filter = cls._from_payload(header, file.payload, secret, where, recover=True)
         else:
             sums = format.read_sums(file.view, header, where)

@@ -25,6 +25,7 @@ _NUMBERED: dict[int, Base] = {}
 COMPOSITES = {
     format.KIND_LEARNED: ("dlbf.learned", "LearnedFilter"),
     format.KIND_GROWING: ("dlbf.filters.growing", "GrowingFilter"),
+    format.KIND_SHARDED: ("dlbf.sharded", "ShardedFilter"),
 }
 
 

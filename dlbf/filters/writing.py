@@ -3,7 +3,7 @@
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dlbf.errors import DlbfError
@@ -13,13 +13,18 @@ try:
 except ImportError:  # not a POSIX system: files are not locked there
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["replace_file", "write_file"]
+__all__ = ["replace_file", "write_file", "write_pieces"]
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data``: a reader, or a crash, sees the old file or the new one, never a part.
+    """Replace ``path`` by ``data``, as ``write_pieces`` does."""
+    write_pieces(path, (data,))
 
-    A link is followed.
+
+def write_pieces(path: Path, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+    """Replace ``path`` by these, one after the other.
+
+    A reader, or a crash, sees the old file or the new one, never a part.  A link is followed.
 
     Raises
     ------
@@ -28,7 +33,7 @@ def write_file(path: Path, data: bytes) -> None:
     """
     path = Path(os.path.realpath(path))
     with _not_being_written(path):
-        replace_file(path, data, True)
+        _replace(path, pieces, True)
     if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -42,11 +47,16 @@ def replace_file(path: Path, data: bytes, sync: bool) -> None:
 
     One that is there keeps its permissions.  That the name is on disk, too, is the caller's business.
     """
+    _replace(path, (data,), sync)
+
+
+def _replace(path: Path, pieces: Iterable[bytes | bytearray | memoryview], sync: bool) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             if sync:
                 os.fsync(file.fileno())

@@ -303,10 +303,12 @@ cdef int check_ranges(list ranges) except -1:
 cdef class CompositeCore(FilterCore):
     """Kernel of :class:`dlbf.LearnedFilter`."""
 
-    def _load(self, bytes directory=None):
+    def _load(self, bytes directory=None, bytes model=None, uint64_t n_head_bytes=0):
         """Read the directory, checking everything that will be trusted.
 
-        It is the start of the attached buffer, unless one is given for a buffer that has none.
+        It is the start of the attached buffer, unless one is given for a buffer that has none.  A ``model`` that is
+        given lies outside of the buffer too: a shard's, whose buffer begins with a head of ``n_head_bytes``, the first
+        eight of them the number of keys without a filter.
         """
         cdef Composite fresh
         cdef Composite* c = &fresh
@@ -326,11 +328,15 @@ cdef class CompositeCore(FilterCore):
         if load32(head + 8) & FLAG_OWN_KEYS and self.hash_key.kind != HASH_SIP24:
             raise FormatError("a learned filter with keys for its parts, but without a secret; build it again")
         ranges = [] if directory is not None else [(0, DIRECTORY_BYTES + n_parts * PART_BYTES)]
-        first, end = read_range(head + AT_MODEL, size, "the model")
-        ranges.append((first, end))
         for i in range(11):
             params[i] = load64(head + AT_MODEL_PARAMS + 8 * i)
-        kept = [model_open(&c.model, self.data + first, end - first, params)]
+        if model is None:
+            first, end = read_range(head + AT_MODEL, size, "the model")
+            ranges.append((first, end))
+            kept = [model_open(&c.model, self.data + first, end - first, params)]
+        else:
+            ranges.append((0, n_head_bytes))
+            kept = [model, model_open(&c.model, <const uint8_t*><const char*>model, len(model), params)]
         if c.n_regions > 1 and c.model.kind == MODEL_NONE:
             raise FormatError("several regions and no model; build the filter again")
         ranges.append(read_range(head + AT_PLAN, size, "the plan"))
@@ -344,7 +350,10 @@ cdef class CompositeCore(FilterCore):
         self.kept = kept
         self.composite = fresh
         self.always_zero = 0
-        self.unstored = self.data + AT_UNSTORED if directory is None else <uint8_t*>&self.always_zero
+        if model is not None:
+            self.unstored = self.data
+        else:
+            self.unstored = self.data + AT_UNSTORED if directory is None else <uint8_t*>&self.always_zero
 
     cdef FilterCore _load_part(
         self, Part* part, const uint8_t* d, uint32_t number, bint own_keys, list ranges, dict arrays

@@ -28,6 +28,7 @@ __all__ = [
     "build_parts",
     "composite_bytes",
     "directed_bytes",
+    "directory_of",
     "is_bare",
     "lay_out",
     "part_bytes",
@@ -215,14 +216,14 @@ def bare_directory(own: tuple[int, ...]) -> bytes | None:
     if n_bytes + n_text_bytes != n_payload_bytes:
         raise ValueError(f"{n_payload_bytes} bytes for a part of {n_bytes} and a text of {n_text_bytes}")
     part = Part(MEMBER, 0, kind, MEMBER_ID, tuple(params))
-    return _directory([part], [0], [], no_model(), flags, 0, n_bytes, n_text_bytes)
+    return directory_of([part], [0], [], no_model(), flags, 0, n_bytes, n_text_bytes)
 
 
 def _text(explanation: dict[str, object]) -> bytes:
     return json.dumps(explanation, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _directory(
+def directory_of(
     parts: Sequence[Part],
     offsets: Sequence[int],
     thresholds: Sequence[int],
@@ -232,6 +233,7 @@ def _directory(
     text_at: int,
     n_text_bytes: int,
 ) -> bytes:
+    """The directory of a composite with these parts at these offsets."""
     head = DIRECTORY.pack(
         len(thresholds) + 1,
         len(parts),
@@ -278,7 +280,7 @@ def assemble(
     text_at = place(len(text))
     buffer = aligned_zeros(-(-at // 8) * 8 + 8)
     payload = memoryview(buffer)
-    directory = _directory(parts, offsets, thresholds, model, flags, model_at, text_at, len(text))
+    directory = directory_of(parts, offsets, thresholds, model, flags, model_at, text_at, len(text))
     payload[: len(directory)] = directory
     payload[model_at : model_at + len(model_payload)] = model_payload
     payload[text_at : text_at + len(text)] = text

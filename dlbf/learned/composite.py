@@ -65,7 +65,6 @@ class Composite(CompositeCore, Filter):
     _plan: Explanation
     _model: Model | None = None
     _layout: tuple[tuple[Part, int, int], ...] = ()  # parts with their offsets and sizes in bytes
-    _n_bytes: int = 0
 
     def __init__(self) -> None:
         raise TypeError("make a LearnedFilter with LearnedFilter.fit(keys, negatives, fpr=0.01)")
@@ -94,15 +93,9 @@ class Composite(CompositeCore, Filter):
 
     def _read_directory(self) -> None:
         """What Python needs of the directory; the kernel has checked that it is sound."""
-        payload = self._payload()
         directory = self._directory()
         head = DIRECTORY.unpack_from(directory)
-        model_bytes, plan_at, n_plan_bytes = head[-4], head[-3], head[-2]
-        try:
-            self._plan = Explanation.from_dict(json.loads(bytes(payload[plan_at : plan_at + n_plan_bytes])))
-            get_design(self._plan.design)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise FormatError(f"the plan of a learned filter cannot be read ({error}); build it again") from None
+        self._plan = self._read_plan(head)
         if len(self._plan.regions) != head[0]:
             raise FormatError(f"a plan of {len(self._plan.regions)} regions in a filter of {head[0]}; build it again")
         layout: list[tuple[Part, int, int]] = []
@@ -114,9 +107,15 @@ class Composite(CompositeCore, Filter):
             layout.append((Part(role, region, kind, filter_id, tuple(own), at.get(offset)), offset, n_bytes))
             at.setdefault(offset, number)
         self._layout = tuple(layout)
-        parts = parts_of(self)
-        bare = bare_directory(self._params[3:]) is not None
-        self._n_bytes = parts[0].nbytes if bare else directed_bytes(parts, model_bytes)
+
+    def _read_plan(self, head: tuple[int, ...]) -> Explanation:
+        plan_at, n_plan_bytes = head[-3], head[-2]
+        try:
+            plan = Explanation.from_dict(json.loads(bytes(self._payload()[plan_at : plan_at + n_plan_bytes])))
+            get_design(plan.design)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise FormatError(f"the plan of a learned filter cannot be read ({error}); build it again") from None
+        return plan
 
     def _check_parts(self) -> None:
         """What a part follows (offsets in an exact set) is followed only after all of it has been looked at."""
@@ -186,7 +185,11 @@ class Composite(CompositeCore, Filter):
         Without a model, what the one base filter has.
         An open filter with a model of ``trees`` has up to 256 KiB besides (see ``Model.working_nbytes``).
         """
-        return 0 if self.closed else self._n_bytes
+        if self.closed:
+            return 0
+        parts = parts_of(self)
+        bare = bare_directory(self._params[3:]) is not None
+        return parts[0].nbytes if bare else directed_bytes(parts, self._head()[-4])
 
     @property
     def model_bytes(self) -> int:
@@ -323,7 +326,7 @@ class Composite(CompositeCore, Filter):
         own, buffer = lay_out(parts, head[4 : 4 + head[0] - 1], self.model, head[2], self._plan.to_dict())
         params = (*self._params[:3], *own)
         other = open_over(type(self), params, buffer, 0, self._secret)
-        _pour(self, other)
+        pour(self, other)
         detach(other)
         self._adopt(buffer)
         self._params = params
@@ -401,11 +404,6 @@ def _unstored(composite: Composite) -> int:
     return composite._unstored
 
 
-def _pour(source: Composite, target: Composite) -> None:
-    """Copy all contents to an empty filter with the same parts, its exact sets perhaps larger."""
-    source._pour(target)
-
-
 def empty_composite(
     cls: type[C],
     parts: Sequence[Part],
@@ -416,10 +414,11 @@ def empty_composite(
     capacity: int,
     fpr: float,
     secret: bytes | None,
+    filter_id: int = 0,
 ) -> C:
     """An empty filter with these parts; the flags are those of the directory."""
     own, payload = lay_out(parts, thresholds, model, flags, plan.to_dict())
-    made = open_over(cls, (capacity, format.float_to_param(fpr), 0, *own), payload, 0, secret)
+    made = open_over(cls, (capacity, format.float_to_param(fpr), filter_id, *own), payload, 0, secret)
     made._model = model
     return made
 
@@ -432,7 +431,7 @@ def empty_like(composite: C, parts: Sequence[Part], plan: Explanation, capacity:
     head = composite._head()
     flags = head[2] if keep_keys else head[2] & ~FLAG_OWN_KEYS
     return empty_composite(
-        type(composite), parts, head[4 : 4 + head[0] - 1], composite.model, flags, plan, capacity,
+        type(composite), parts, thresholds_of(composite), composite.model, flags, plan, capacity,
         composite.fpr_target or plan.fpr, secret_of(composite),
     )  # fmt: skip
 
@@ -440,8 +439,24 @@ def empty_like(composite: C, parts: Sequence[Part], plan: Explanation, capacity:
 def with_plan(composite: C, plan: Explanation) -> C:
     """The same filter with another plan in it (its text has another length, so the parts move)."""
     made = empty_like(composite, parts_of(composite), plan, composite._params[0])
-    _pour(composite, made)
+    pour(composite, made)
     return made
+
+
+def head_of(composite: Composite) -> tuple[int, ...]:
+    """The fields of the directory before the parts; see ``DIRECTORY`` of ``dlbf.learned.assembly``."""
+    return composite._head()
+
+
+def thresholds_of(composite: Composite) -> tuple[int, ...]:
+    """The scores at which regions begin, the lowest region's left out."""
+    head = composite._head()
+    return head[4 : 4 + head[0] - 1]
+
+
+def pour(source: Composite, target: Composite) -> None:
+    """Copy all contents to an empty filter with the same parts, its exact sets perhaps larger."""
+    source._pour(target)
 
 
 def member_id(composite: Composite, region: int) -> int:

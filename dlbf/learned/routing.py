@@ -1,5 +1,6 @@
 """Keys scored and hashed once, for a learned filter that is asked for them again and again."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 from dlbf.errors import HashMismatchError
 from dlbf.filters.hashed import KeyHashes, Selection
 from dlbf.format import hash_identity
-from dlbf.kernels.hashing import checksum64
+from dlbf.kernels.hashing import checksum64, hash64_many
 from dlbf.kernels.keys import HashReader
 from dlbf.learned.assembly import AT_MODEL_PARAMS
 from dlbf.learned.composite import Composite
@@ -109,7 +110,11 @@ class Routing(Composite):
         >>> bool(lf.contains_routed(routed).all()), bool(lf.copy().contains_routed(routed[5:7]).all())
         (True, True)
         """
-        hashes, regions = self._route_many(keys)
+        if self.filter_id:  # of a shard: the kernel's hashes are mixed with it already
+            keys = list(keys) if isinstance(keys, Iterator) else keys
+            hashes, regions = hash64_many(keys, self._secret), self._regions_many(keys)
+        else:
+            hashes, regions = self._route_many(keys)
         return RoutedKeys(KeyHashes(hashes, *hash_identity(self._secret)), regions, self._route())
 
     def contains_routed(self, routed: RoutedKeys) -> npt.NDArray[np.bool_]:
