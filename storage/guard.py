@@ -28,6 +28,7 @@ from dlbf.storage.enginesource import EngineSource
 from dlbf.storage.face import CLOSE_PATIENCE_SECONDS, Face, sample_limit
 from dlbf.storage.filelog import FileLog
 from dlbf.storage.folder import LOG_FILE
+from dlbf.storage.grouping import Groups
 from dlbf.storage.guarding import GuardedWrites
 from dlbf.storage.guardopening import UNATTACHED, Opening, prepare_folder
 from dlbf.storage.intents import LOCK_FILE, LockFile, boot_id
@@ -105,8 +106,8 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
 
     *Cost of a write*: a counting filter must know whether the key is there.  If it says "absent" that is certain and
     free; else the engine is asked once (``put(key, value, new=True)`` spares it).  A new or deleted key costs one
-    record in the guard's log besides the engine's own, and with ``sync="full"`` a new one waits for the disk.
-    Overwriting costs neither.
+    record in the guard's log besides the engine's own, and with ``sync="full"`` a new one waits for the disk, together
+    with those that other threads put meanwhile.  Overwriting costs neither.
 
     *Threads* may share a guard if they may share the engine.  *Processes* each open their own; one of them writes at
     a time, and goes on with its next changes for some milliseconds before another one can.
@@ -127,6 +128,7 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
 
     source: EngineSource
     _owner: bytes | None = None  # for whom the engine is claimed
+    _groups: Groups | None = None  # what threads store while one of them waits for the disk
 
     def __init__(
         self,
@@ -205,6 +207,8 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         assert isinstance(opened.log, FileLog)
         writes.wire(opened.environment, opened.log, ledger, source, self._commits)
         self._changes = writes.single_changes(traffic)
+        if self._changes is not None and writes.sync:
+            self._groups = Groups(writes)
         traffic.start_often()
 
     # --- whose filter it is
@@ -283,7 +287,10 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         if type(key) is not bytes:
             key = as_key(key)
         seconds = None if ttl is None else checked_ttl(self.engine, ttl)
-        self._writes.alone(self._put, key, as_value(value), new, seconds)
+        if self._groups is not None and not new and ttl is None:
+            self._groups.put(key, as_value(value), self._put, self._put_batch)
+        else:
+            self._writes.alone(self._put, key, as_value(value), new, seconds)
         self._writes.allow_quick_changes()
 
     def _put(self, key: bytes, value: bytes, new: bool = False, seconds: float | None = None) -> None:

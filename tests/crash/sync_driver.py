@@ -5,6 +5,8 @@ Called as ``python sync_driver.py FOLDER SYNC``; prints one line per change: its
 
 import ctypes
 import sys
+import threading
+import time
 
 from dlbf.storage import Guard
 from dlbf.storage.engines.mapping import MappingEngine
@@ -16,6 +18,30 @@ class Local(MappingEngine):
     """An engine in memory whose own waits are not counted."""
 
     in_flight = False
+
+
+def put_with_threads(guard, n_threads):
+    """Let threads put a new key each while another one is in the middle of a put."""
+    engine, begun, goes_on = guard.engine, threading.Event(), threading.Event()
+
+    def slow_put(key, value):
+        begun.set()
+        assert goes_on.wait(60)
+        MappingEngine.put(engine, key, value)
+
+    engine.put = slow_put
+    guard._changes = None  # which has the engine's method
+    threads = [threading.Thread(target=guard.put, args=(b"thread %d" % i, b"1")) for i in range(n_threads + 1)]
+    threads[0].start()
+    assert begun.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    while len(guard._groups.waiting) < n_threads:
+        time.sleep(0.001)
+    goes_on.set()
+    for thread in threads:
+        thread.join()
+    del engine.put
 
 
 def count(title, act):
@@ -37,11 +63,14 @@ def main(folder, sync):
         count("batch-old", lambda: guard.update([(b"batch %d" % i, b"2") for i in range(50)]))
         count("get", lambda: guard.get(b"absent"))
         count("delete", lambda: guard.delete(b"new"))
-        guard._changes = None
+        changes, guard._changes = guard._changes, None
         count("put-slowly", lambda: guard.put(b"newer", b"1"))
         count("put-old-slowly", lambda: guard.put(b"old 2", b"1"))
         count("batch-slowly", lambda: guard.update([(b"slow %d" % i, b"1") for i in range(50)]))
         count("delete-slowly", lambda: guard.delete(b"newer"))
+        if sync == "full":
+            count("put-with-threads", lambda: put_with_threads(guard, 8))
+        guard._changes = changes
 
 
 if __name__ == "__main__":
