@@ -5,13 +5,14 @@ guard's own (``dlbf.storage.filelog``).  How they are written is in ``dlbf.stora
 """
 
 import contextlib
+import inspect
 import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import replace
 from itertools import islice
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, Self, cast
 
 from dlbf.errors import FormatError, StoreError
 from dlbf.kernels.guardchanges import GuardCore
@@ -27,6 +28,7 @@ from dlbf.storage.engines.base import PlainAdapter, checked_ttl, keys_of
 from dlbf.storage.enginesource import EngineSource
 from dlbf.storage.face import CLOSE_PATIENCE_SECONDS, Face, sample_limit
 from dlbf.storage.filelog import FileLog
+from dlbf.storage.fleet.opening import refuse_shared_options, shared_guard
 from dlbf.storage.folder import LOG_FILE
 from dlbf.storage.grouping import Groups
 from dlbf.storage.guarding import GuardedWrites
@@ -46,6 +48,9 @@ from dlbf.storage.report import RebuildReport, Verification
 from dlbf.storage.trouble import DAMAGE, SECRET, Unusable
 from dlbf.storage.verify import verify
 from dlbf.storage.weak import weakly
+
+if TYPE_CHECKING:
+    from dlbf.storage.fleet.valkeylog import ValkeyLog
 
 __all__ = ["Guard"]
 
@@ -89,6 +94,10 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         Whether to keep a sample of the absent keys that are asked for, or how many of them.
     lock_timeout : float, optional
         Most seconds to wait for another process that is writing.
+    log : dlbf.storage.logs.ValkeyLog, optional
+        A log on a server, for guards on many hosts: see ``dlbf.storage.logs.FleetGuard`` for this and what follows.
+    consistency : {"strict", "bounded"}
+    lease_seconds : float
 
     Raises
     ------
@@ -130,6 +139,10 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
     _owner: bytes | None = None  # for whom the engine is claimed
     _groups: Groups | None = None  # what threads store while one of them waits for the disk
 
+    def __new__(cls, *args: object, **options: object) -> Self:
+        """With a log that many hosts share this is another class, which ``isinstance`` takes for a guard."""
+        return super().__new__(cls) if options.get("log") is None else shared_guard(cls, args, options)
+
     def __init__(
         self,
         engine: object,
@@ -144,7 +157,11 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         keyed: bool = True,
         sample_misses: bool | int = True,
         lock_timeout: float | None = None,
+        log: "ValkeyLog | None" = None,
+        consistency: str = "strict",
+        lease_seconds: float = 1.0,
     ) -> None:
+        refuse_shared_options(consistency, lease_seconds)
         if sync not in SYNC_MODES:
             raise ValueError(f"sync must be one of {', '.join(SYNC_MODES)}, found {sync!r}")
         boot = boot_id()
@@ -485,3 +502,6 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         writes.watch.end()
         if self._owner is not None:
             self.engine.leave(self._owner)
+
+
+Guard.__new__.__signature__ = inspect.signature(Guard.__init__)  # type: ignore[attr-defined]

@@ -190,7 +190,8 @@ class RedisEngine(Adapter):
     def _servers(self) -> list[Any]:
         if not self.is_cluster:
             return [self.client]
-        return [self.client.get_redis_connection(node) for node in self.client.get_primaries()]
+        connect = getattr(self.client, "get_redis_connection", None) or self.client.get_valkey_connection
+        return [connect(node) for node in self.client.get_primaries()]
 
     def _slots(self) -> Any:
         return sorted(map(repr, self.client.cluster_slots().items())) if self.is_cluster else None

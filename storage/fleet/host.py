@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 SECOND = 1_000_000_000
+MOST_BLAMED = 1000  # leases whose delays are remembered
 
 
 class EpochChanged(FleetError):
@@ -236,6 +237,7 @@ class Host:
         self.uploads = 0
         self.finished: list[int] = []  # adds that are done and not yet reported
         self.rebuild_due = ""  # why
+        self.waited: dict[bytes, int] = {}  # nanoseconds that puts waited for each lease, for operators
 
     # --- what replies say
 
@@ -318,6 +320,13 @@ class Host:
     def owns(self, lease: bytes) -> bool:
         """Whether a lease is this host's, the present one or an earlier one."""
         return lease.rpartition(b".")[0] == self.name
+
+    def blame(self, leases: Iterable[bytes], nanoseconds: int) -> None:
+        """A put has waited for these leases."""
+        if len(self.waited) > MOST_BLAMED:
+            self.waited.clear()
+        for lease in leases:
+            self.waited[lease] = self.waited.get(lease, 0) + nanoseconds
 
     # --- what readers and writers ask
 

@@ -162,6 +162,7 @@ def _acknowledged(host: Host, position: int, reply: LogReply) -> Operation[None]
             yield from ask(host, LogRevoke(epoch, row.name, row.counter))
         if not lapsed:
             answer = yield Pause(min(lapses.values()), wake=position)
+            host.blame((row.name for row in waiting), answer.received - answer.sent)
             if answer.raw == epoch:
                 return
         reply = yield from ask(host, LogLeases(epoch))

@@ -41,8 +41,11 @@ def test_readme_example_runs(number, tmp_path, monkeypatch):
     run(examples(PAGES[0])[number], f"README example {number}", {})
 
 
-# embedding.md needs servers; test_guard_docs.py starts them and runs its examples.
-@pytest.mark.parametrize("page", [p for p in PAGES[1:] if p.stem != "embedding"], ids=lambda page: page.stem)
+# embedding.md and fleet.md need servers; test_guard_docs.py and test_fleet_docs.py start them and run their examples.
+WITH_SERVERS = ("embedding", "fleet")
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES[1:] if p.stem not in WITH_SERVERS], ids=lambda page: page.stem)
 def test_examples_of_page_run_in_their_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {}
