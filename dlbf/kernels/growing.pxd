@@ -29,13 +29,11 @@ In memory every page has an allocation of its own.  A payload that is mapped is 
 """
 
 from dlbf.kernels.core cimport FilterCore
+from dlbf.kernels.growing_pages cimport MOST_DEPTH
 from dlbf.kernels.types cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     MOST_ENTRIES = 384          # of a page, before it is split
-    MOST_DEPTH = 32
-    # A page of entries that no split can tell apart (one key, again and again) goes on as it is.
-    MOST_ENTRIES_ALIKE = 511
     # How much deeper than the number of pages calls for a page may be.
     DEPTH_TO_SPARE = 8
 

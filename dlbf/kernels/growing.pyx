@@ -5,13 +5,14 @@ from libc.string cimport memcpy, memmove, memset
 
 from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_REMOVED
 from dlbf.kernels.growing_pages cimport (
-    BUCKETS, BUCKET_BITS, COUNT_BITS, GROUP_BITS, HEAD_WORDS, bits_get, bits_put, bucket_contains, bucket_find,
-    bucket_of, entries_at, entry_matches, page_contains, page_depth, page_entries, page_set_head, page_voids,
-    page_width, page_words, run_length, void_covers, void_item, voids_at, word_get, word_put, words_of,
+    BUCKETS, BUCKET_BITS, COUNT_BITS, GROUP_BITS, HEAD_WORDS, MOST_DEPTH, MOST_ENTRIES_ALIKE, bits_close, bits_get,
+    bits_open, bits_put, bucket_of, entries_at, entry_get, entry_matches, group_start, page_depth, page_entries,
+    page_is_sound, page_set_head, page_voids, page_width, page_words, run_length, void_covers, void_item, voids_at,
+    word_get, word_put, words_of,
 )
 from dlbf.kernels.keys cimport KeyChunk
 from dlbf.kernels.types cimport (
-    ctz64, gate_read, gate_read_done, gate_write, gate_write_done, popcount64, prefetch, unlikely,
+    ctz64, gate_read, gate_read_done, gate_write, gate_write_done, popcount64, prefetch, select64, unlikely,
 )
 
 from dlbf.errors import FormatError
@@ -29,39 +30,91 @@ PAGE_BUCKETS = BUCKETS
 DEEPEST = MOST_DEPTH
 
 
-# --- changing a page ---------------------------------------------------------------
+# --- looking for a key ---------------------------------------------------------------
 
 
-cdef void bits_open(uint64_t* words, uint64_t at, uint64_t end, uint32_t width, uint64_t value) noexcept nogil:
-    """Put ``width`` bits in at ``at``; those up to ``end`` move up, and there is room for them."""
-    cdef uint64_t first = at >> 6, i
-    cdef uint64_t low = (<uint64_t>1 << (at & 63)) - 1
-    cdef uint64_t high = word_get(words, first) & ~low
-    if end > at:
-        i = (end + width - 1) >> 6
-        while i > first + 1:
-            word_put(words, i, (word_get(words, i) << width) | (word_get(words, i - 1) >> (64 - width)))
-            i -= 1
-        if i == first + 1:
-            word_put(words, i, (word_get(words, i) << width) | (high >> (64 - width)))
-        word_put(words, first, (word_get(words, first) & low) | (high << width))
-    bits_put(words, at, width, value)
-
-
-cdef void bits_close(uint64_t* words, uint64_t at, uint64_t end, uint32_t width) noexcept nogil:
-    """Take ``width`` bits out at ``at``; those up to ``end`` move down, zeros follow them."""
-    cdef uint64_t last = (end - 1) >> 6, i = at >> 6
-    cdef uint64_t low = (<uint64_t>1 << (at & 63)) - 1
-    cdef uint64_t word = word_get(words, i), kept = word & low
-    cdef uint64_t next_word = word_get(words, i + 1) if i < last else 0
-    # What is above the gap, shifted down; bits between ``at`` and the gap's end must not come along.
-    word = (word >> width) | (next_word << (64 - width))
-    word_put(words, i, kept | (word & ~low))
-    while i < last:
+cdef uint64_t bucket_search(const uint64_t* page, uint64_t at, uint32_t skip, uint32_t* run) noexcept nogil:
+    """Behind so many zeros from a bit on; the run of ones there may be of any length."""
+    cdef const uint64_t* bits = page + HEAD_WORDS
+    cdef uint64_t i = at >> 6, word
+    cdef uint32_t zeros
+    word = ~word_get(bits, i) >> (at & 63) << (at & 63)
+    while skip:
+        zeros = popcount64(word)
+        if zeros >= skip:
+            at = (i << 6) + select64(word, skip - 1) + 1
+            break
+        skip -= zeros
         i += 1
-        word = next_word
-        next_word = word_get(words, i + 1) if i < last else 0
-        word_put(words, i, (word >> width) | (next_word << (64 - width)))
+        word = ~word_get(bits, i)
+    run[0] = run_length(page, at)
+    return at
+
+
+cdef inline uint64_t bucket_find(const uint64_t* page, uint32_t bucket, uint32_t* run) noexcept nogil:
+    """The number of the bucket's first bit behind the head, and how many entries it has.
+
+    Less the bucket's number it is the number of its first entry.
+    """
+    cdef const uint64_t* bits = page + HEAD_WORDS
+    cdef uint64_t at = group_start(page, bucket), i = at >> 6, zeros
+    cdef uint32_t skip = bucket & ((1 << GROUP_BITS) - 1), r = at & 63, p
+    # Nearly always it is among the next 64 bits.
+    zeros = word_get(bits, i) >> r
+    if i + 1 < (BUCKETS + page_entries(page) + 63) >> 6:
+        zeros |= word_get(bits, i + 1) << 1 << (63 - r)
+    zeros = ~zeros
+    if skip:
+        p = select64(zeros, skip - 1)
+        if unlikely(p >= 63):
+            return bucket_search(page, at, skip, run)
+        zeros >>= p + 1
+        if unlikely(zeros == 0):
+            return bucket_search(page, at, skip, run)
+        at += p + 1
+    elif unlikely(zeros == 0):
+        return bucket_search(page, at, 0, run)
+    run[0] = ctz64(zeros)
+    return at
+
+
+cdef inline bint run_contains(const uint64_t* page, uint64_t h, uint64_t at, uint32_t run) noexcept nogil:
+    """Whether one of ``run`` entries, at least one, matches; the first begins with that bit of the page."""
+    cdef uint64_t head = word_get(page, 0)
+    cdef uint32_t width = (head >> 40) & 0xFF
+    cdef uint64_t wanted = h << ((head >> 32) & 0xFF) << BUCKET_BITS >> (64 - width)
+    while True:
+        if entry_matches(entry_get(page, at, width), wanted):
+            return True
+        run -= 1
+        if run == 0:
+            return False
+        at += width
+
+
+cdef inline uint64_t run_place(const uint64_t* page, uint32_t bucket, uint64_t at) noexcept nogil:
+    """Where in the page the bucket's entries begin; ``at`` is its first bit behind the head."""
+    return (entries_at(page_entries(page)) << 6) + (at - bucket) * page_width(page)
+
+
+cdef bint voids_contain(const uint64_t* page, uint64_t h) noexcept nogil:
+    cdef uint32_t bucket = bucket_of(page, h), i
+    cdef uint64_t at = voids_at(page_entries(page), page_width(page))
+    for i in range(page_voids(page)):
+        if void_covers(void_item(page, at, i), bucket):
+            return True
+    return False
+
+
+cdef inline bint page_contains(const uint64_t* page, uint64_t h) noexcept nogil:
+    cdef uint32_t run = 0, bucket = bucket_of(page, h)
+    cdef uint64_t at = bucket_find(page, bucket, &run)
+    if run and run_contains(page, h, run_place(page, bucket, at), run):
+        return True
+    return unlikely(page_voids(page) != 0) and voids_contain(page, h)
+
+
+# --- changing a page ---------------------------------------------------------------
 
 
 cdef uint64_t* page_resize(uint64_t* page, uint32_t n, uint32_t voids) noexcept nogil:
@@ -231,59 +284,6 @@ cdef int page_split(const uint64_t* page, uint32_t width, uint64_t** halves) noe
         free(halves[1])
         return 0
     return 1
-
-
-cdef bint page_is_sound(
-    const uint64_t* page, uint64_t words, const uint8_t* lengths, uint32_t first_depth,
-) noexcept nogil:
-    """Whether it can be trusted; ``words`` are left in the payload."""
-    cdef uint32_t n, voids, depth, width, i, bucket = 0, before = 0, item, run
-    cdef uint64_t at, counts = 0, end, value, last
-    if words < HEAD_WORDS:
-        return False
-    n, voids, depth, width = page_entries(page), page_voids(page), page_depth(page), page_width(page)
-    if word_get(page, 0) >> 48 or depth < first_depth or depth > MOST_DEPTH or n > MOST_ENTRIES_ALIKE:
-        return False
-    if width != lengths[depth] + <uint32_t>1 or page_words(page) > words:
-        return False
-    # 256 zeros and n ones, the last of them a zero, and nothing behind it.
-    end = BUCKETS + n
-    at = 0
-    for i in range(<uint32_t>(entries_at(n) - HEAD_WORDS)):
-        at += popcount64(word_get(page + HEAD_WORDS, i))
-    if at != n or bits_get(page + HEAD_WORDS, end - 1, 1):
-        return False
-    if end & 63 and word_get(page + HEAD_WORDS, end >> 6) >> (end & 63):
-        return False
-    if (n * <uint64_t>width) & 63 and word_get(page, voids_at(n, width) - 1) >> ((n * <uint64_t>width) & 63):
-        return False
-    at = 0
-    i = 0
-    for bucket in range(<uint32_t>BUCKETS):
-        if bucket and not bucket & ((1 << GROUP_BITS) - 1):
-            counts |= <uint64_t>i << (COUNT_BITS * ((bucket >> GROUP_BITS) - 1))
-        run = run_length(page, at)
-        last = 0
-        at += run + 1
-        while run:
-            value = bits_get(page + entries_at(n), i * <uint64_t>width, width)
-            if value == 0 or value < last:
-                return False
-            last = value
-            i += 1
-            run -= 1
-    if counts != word_get(page, 1):
-        return False
-    for i in range(voids):
-        item = void_item(page, voids_at(n, width), i)
-        if item < before or not 1 <= item >> 8 <= depth or item >> 8 > depth - first_depth:
-            return False
-        before = item
-        if (item >> 8 >= BUCKET_BITS and item & 0xFF) or (item & 0xFF) & ((1 << min(item >> 8, 8)) - 1):
-            return False
-    if voids & 3 and word_get(page, page_words(page) - 1) >> (16 * (voids & 3)):
-        return False
-    return True
 
 
 # --- all pages -------------------------------------------------------------------
@@ -461,11 +461,11 @@ cdef class GrowingCore(FilterCore):
 
     cdef void _contains_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil:
         cdef const uint64_t* found[AHEAD]
-        cdef uint64_t first[AHEAD]
+        cdef uint64_t places[AHEAD]
         cdef uint32_t runs[AHEAD]
         cdef uint64_t** pages = self.pages
-        cdef uint32_t shift = 63 - self.depth
-        cdef Py_ssize_t i, at
+        cdef uint32_t shift = 63 - self.depth, bucket
+        cdef Py_ssize_t i, done, at
         cdef const uint64_t* page
         if pages == NULL:
             memset(out, 1, chunk.n)
@@ -473,25 +473,26 @@ cdef class GrowingCore(FilterCore):
         # Three steps for each key, AHEAD / 2 keys apart: fetch the page; find the bucket, fetch its entries; compare.
         for i in range(chunk.n + AHEAD):
             at = i & (AHEAD - 1)
-            if i >= AHEAD:
+            done = i - AHEAD
+            if done >= 0:
                 page = found[at]
-                out[i - AHEAD] = bucket_contains(
-                    page, hashes[i - AHEAD], bucket_of(page, hashes[i - AHEAD]), first[at], runs[at]
+                out[done] = (runs[at] and run_contains(page, hashes[done], places[at], runs[at])) or (
+                    unlikely(page_voids(page) != 0) and voids_contain(page, hashes[done])
                 )
             if i < chunk.n:
                 page = pages[hashes[i] >> 1 >> shift]
                 found[at] = page
                 prefetch(page)
                 prefetch(page + 8)
-            i -= AHEAD // 2
-            if 0 <= i < chunk.n:
-                at = i & (AHEAD - 1)
+            done = i - AHEAD // 2
+            if 0 <= done < chunk.n:
+                at = done & (AHEAD - 1)
                 page = found[at]
-                first[at] = bucket_find(page, bucket_of(page, hashes[i]), &runs[at])
-                prefetch(page + entries_at(page_entries(page)) + (
-                    (first[at] - bucket_of(page, hashes[i])) * page_width(page) >> 6
-                ))
-            i += AHEAD // 2
+                bucket = bucket_of(page, hashes[done])
+                places[at] = bucket_find(page, bucket, &runs[at])
+                if runs[at]:
+                    places[at] = run_place(page, bucket, places[at])
+                    prefetch(page + (places[at] >> 6))
 
     cdef void _prefetch(self, uint64_t h) noexcept nogil:
         if self.pages != NULL:

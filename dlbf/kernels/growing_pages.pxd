@@ -1,13 +1,14 @@
 """The page of a growing filter: its fields, and how a key is looked for in it; the layout is in ``growing.pxd``."""
 
-from dlbf.kernels.types cimport (
-    ctz64, load64, popcount64, select64, store64, uint8_t, uint32_t, uint64_t, unlikely,
-)
+from dlbf.kernels.types cimport ctz64, load64, popcount64, store64, uint8_t, uint32_t, uint64_t
 
 cdef enum:
     BUCKET_BITS = 8
     BUCKETS = 256
     HEAD_WORDS = 2
+    MOST_DEPTH = 32
+    # A page of entries that no split can tell apart (one key, again and again) goes on as it is, up to so many.
+    MOST_ENTRIES_ALIKE = 511
     # Buckets in a group, as a logarithm, and bits of a count of entries.
     GROUP_BITS = 5
     COUNT_BITS = 9
@@ -127,87 +128,95 @@ cdef inline uint64_t group_start(const uint64_t* page, uint32_t bucket) noexcept
     return at
 
 
-cdef inline uint64_t bucket_search(const uint64_t* page, uint64_t at, uint32_t skip, uint32_t* run) noexcept nogil:
-    """Behind so many zeros from a bit on; the run of ones there may be of any length."""
-    cdef const uint64_t* bits = page + HEAD_WORDS
-    cdef uint64_t i = at >> 6, word
-    cdef uint32_t zeros
-    word = ~word_get(bits, i) >> (at & 63) << (at & 63)
-    while skip:
-        zeros = popcount64(word)
-        if zeros >= skip:
-            at = (i << 6) + select64(word, skip - 1) + 1
-            break
-        skip -= zeros
-        i += 1
-        word = ~word_get(bits, i)
-    run[0] = run_length(page, at)
-    return at
-
-
-cdef inline uint64_t bucket_find(const uint64_t* page, uint32_t bucket, uint32_t* run) noexcept nogil:
-    """The number of the bucket's first bit behind the head, and how many entries it has.
-
-    Less the bucket's number it is the number of its first entry.
-    """
-    cdef const uint64_t* bits = page + HEAD_WORDS
-    cdef uint64_t at = group_start(page, bucket), i = at >> 6, zeros
-    cdef uint32_t skip = bucket & ((1 << GROUP_BITS) - 1), r = at & 63, p
-    # Nearly always it is among the next 64 bits.
-    zeros = word_get(bits, i) >> r
-    if i + 1 < (BUCKETS + page_entries(page) + 63) >> 6:
-        zeros |= word_get(bits, i + 1) << 1 << (63 - r)
-    zeros = ~zeros
-    if skip:
-        p = select64(zeros, skip - 1)
-        if unlikely(p >= 63):
-            return bucket_search(page, at, skip, run)
-        zeros >>= p + 1
-        if unlikely(zeros == 0):
-            return bucket_search(page, at, skip, run)
-        at += p + 1
-    elif unlikely(zeros == 0):
-        return bucket_search(page, at, 0, run)
-    run[0] = ctz64(zeros)
-    return at
-
-
 cdef inline bint entry_matches(uint64_t value, uint64_t wanted) noexcept nogil:
     # Equal above the entry's lowest one, which ends its fingerprint.
     return (value ^ wanted) < ((value & (~value + 1)) << 1)
-
-
-cdef inline bint bucket_contains(
-    const uint64_t* page, uint64_t h, uint32_t bucket, uint64_t at, uint32_t run,
-) noexcept nogil:
-    """Whether one of the ``run`` entries behind the bucket's first bit matches, or a void item."""
-    cdef uint64_t head = word_get(page, 0)
-    cdef uint32_t n = head & 0xFFFF, width = (head >> 40) & 0xFF, voids = (head >> 16) & 0xFFFF, i
-    cdef uint64_t wanted = h << ((head >> 32) & 0xFF) << BUCKET_BITS >> (64 - width)
-    cdef const uint64_t* entries
-    if run:
-        entries = page + entries_at(n)
-        at = (at - bucket) * width
-        while True:
-            if entry_matches(entry_get(entries, at, width), wanted):
-                return True
-            run -= 1
-            if run == 0:
-                break
-            at += width
-    if unlikely(voids != 0):
-        at = voids_at(n, width)
-        for i in range(voids):
-            if void_covers(void_item(page, at, i), bucket):
-                return True
-    return False
 
 
 cdef inline uint32_t bucket_of(const uint64_t* page, uint64_t h) noexcept nogil:
     return h << page_depth(page) >> (64 - BUCKET_BITS)
 
 
-cdef inline bint page_contains(const uint64_t* page, uint64_t h) noexcept nogil:
-    cdef uint32_t run = 0, bucket = bucket_of(page, h)
-    cdef uint64_t at = bucket_find(page, bucket, &run)
-    return bucket_contains(page, h, bucket, at, run)
+cdef inline void bits_open(uint64_t* words, uint64_t at, uint64_t end, uint32_t width, uint64_t value) noexcept nogil:
+    """Put ``width`` bits in at ``at``; those up to ``end`` move up, and there is room for them."""
+    cdef uint64_t first = at >> 6, i
+    cdef uint64_t low = (<uint64_t>1 << (at & 63)) - 1
+    cdef uint64_t high = word_get(words, first) & ~low
+    if end > at:
+        i = (end + width - 1) >> 6
+        while i > first + 1:
+            word_put(words, i, (word_get(words, i) << width) | (word_get(words, i - 1) >> (64 - width)))
+            i -= 1
+        if i == first + 1:
+            word_put(words, i, (word_get(words, i) << width) | (high >> (64 - width)))
+        word_put(words, first, (word_get(words, first) & low) | (high << width))
+    bits_put(words, at, width, value)
+
+
+cdef inline void bits_close(uint64_t* words, uint64_t at, uint64_t end, uint32_t width) noexcept nogil:
+    """Take ``width`` bits out at ``at``; those up to ``end`` move down, zeros follow them."""
+    cdef uint64_t last = (end - 1) >> 6, i = at >> 6
+    cdef uint64_t low = (<uint64_t>1 << (at & 63)) - 1
+    cdef uint64_t word = word_get(words, i), kept = word & low
+    cdef uint64_t next_word = word_get(words, i + 1) if i < last else 0
+    # What is above the gap, shifted down; bits between ``at`` and the gap's end must not come along.
+    word = (word >> width) | (next_word << (64 - width))
+    word_put(words, i, kept | (word & ~low))
+    while i < last:
+        i += 1
+        word = next_word
+        next_word = word_get(words, i + 1) if i < last else 0
+        word_put(words, i, (word >> width) | (next_word << (64 - width)))
+
+
+cdef inline bint page_is_sound(
+    const uint64_t* page, uint64_t words, const uint8_t* lengths, uint32_t first_depth,
+) noexcept nogil:
+    """Whether it can be trusted; ``words`` are left in the payload."""
+    cdef uint32_t n, voids, depth, width, i, bucket = 0, before = 0, item, run
+    cdef uint64_t at, counts = 0, end, value, last
+    if words < HEAD_WORDS:
+        return False
+    n, voids, depth, width = page_entries(page), page_voids(page), page_depth(page), page_width(page)
+    if word_get(page, 0) >> 48 or depth < first_depth or depth > MOST_DEPTH or n > MOST_ENTRIES_ALIKE:
+        return False
+    if width != lengths[depth] + <uint32_t>1 or page_words(page) > words:
+        return False
+    # 256 zeros and n ones, the last of them a zero, and nothing behind it.
+    end = BUCKETS + n
+    at = 0
+    for i in range(<uint32_t>(entries_at(n) - HEAD_WORDS)):
+        at += popcount64(word_get(page + HEAD_WORDS, i))
+    if at != n or bits_get(page + HEAD_WORDS, end - 1, 1):
+        return False
+    if end & 63 and word_get(page + HEAD_WORDS, end >> 6) >> (end & 63):
+        return False
+    if (n * <uint64_t>width) & 63 and word_get(page, voids_at(n, width) - 1) >> ((n * <uint64_t>width) & 63):
+        return False
+    at = 0
+    i = 0
+    for bucket in range(<uint32_t>BUCKETS):
+        if bucket and not bucket & ((1 << GROUP_BITS) - 1):
+            counts |= <uint64_t>i << (COUNT_BITS * ((bucket >> GROUP_BITS) - 1))
+        run = run_length(page, at)
+        last = 0
+        at += run + 1
+        while run:
+            value = bits_get(page + entries_at(n), i * <uint64_t>width, width)
+            if value == 0 or value < last:
+                return False
+            last = value
+            i += 1
+            run -= 1
+    if counts != word_get(page, 1):
+        return False
+    for i in range(voids):
+        item = void_item(page, voids_at(n, width), i)
+        if item < before or not 1 <= item >> 8 <= depth or item >> 8 > depth - first_depth:
+            return False
+        before = item
+        if (item >> 8 >= BUCKET_BITS and item & 0xFF) or (item & 0xFF) & ((1 << min(item >> 8, 8)) - 1):
+            return False
+    if voids & 3 and word_get(page, page_words(page) - 1) >> (16 * (voids & 3)):
+        return False
+    return True
