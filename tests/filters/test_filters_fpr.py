@@ -37,7 +37,7 @@ def absent() -> list[bytes]:
     return url_keys(500_000, seed=77)
 
 
-@pytest.fixture(scope="module", params=[100_000, 1_000_000])
+@pytest.fixture(scope="module", params=[100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def present(request) -> list[bytes]:
     return url_keys(request.param, seed=3)
 
