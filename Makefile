@@ -14,7 +14,7 @@ install-extras = $(BIN)/python -c "import sys, tomllib; \
     print(*(line for name in sys.argv[1:] for line in extras[name]), sep='\n')" $(1) > $(VENV)/extras.txt && \
     $(PIP) -r $(VENV)/extras.txt
 
-.PHONY: help demo test test-lmdb1 test-long simulate lint house docs coverage dist wheels check-dist bench asv asv-check asv-publish asv-compare tables clean
+.PHONY: help demo test test-pythons test-lmdb1 test-long simulate lint house docs coverage dist wheels check-dist bench asv asv-check asv-publish asv-compare tables clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,19 @@ demo: $(VENV)/.runs ## the main job, end to end
 
 test: $(VENV)/.built ## the default test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not timing"
+
+# Each Python that is found builds dlbf for itself, in build/python-VERSION; PYTHONS="3.13 3.14" chooses.  PYENV_VERSION lets
+# pyenv's commands find all of its Pythons.
+PYTHONS ?= 3.11 3.12 3.13 3.14
+test-pythons: ## the default test suite with every Python that is installed; PYTHONS="3.12 3.13"
+	export PYENV_VERSION="$$(ls ~/.pyenv/versions 2>/dev/null | tr '\n' ':')"; n=0; \
+	for version in $(PYTHONS); do \
+	    python$$version -c "" 2>/dev/null || { echo "== Python $$version: not installed"; continue; }; \
+	    echo "== Python $$version"; n=$$((n + 1)); \
+	    place=build/python-$$version; rm -rf $$place && mkdir -p build && git worktree prune && \
+	    git worktree add -q --detach $$place HEAD && \
+	    make -C $$place test PYTHON=python$$version && git worktree remove --force $$place || exit 1; \
+	done; test $$n -gt 0
 
 # New environments are then of LMDB 1.0, which py-lmdb 3 has beside 0.9.
 test-lmdb1: $(VENV)/.built ## the tests of stores, with LMDB 1.0
