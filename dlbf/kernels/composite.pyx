@@ -16,10 +16,10 @@ from dlbf.kernels.dleft cimport (
 from dlbf.kernels.exact cimport (
     EXACT_ENTRY_BYTES, ExactCore, exact_add, exact_arena, exact_find, exact_remove, exact_slot,
 )
-from dlbf.kernels.hashing cimport HASH_SIP24, HashKey, hash_for_filter, siphash24
+from dlbf.kernels.hashing cimport HASH_XXH3, HashKey, hash_for_filter, siphash24
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk
 from dlbf.kernels.ribbon cimport RibbonCore, ribbon_contains, ribbon_contains_many, ribbon_prefetch
-from dlbf.kernels.scoring cimport MODEL_NONE, model_open, model_score
+from dlbf.kernels.scoring cimport MODEL_NONE, model_open, model_score, model_scores
 from dlbf.kernels.succinct cimport (
     SuccinctCore, succinct_add, succinct_contains, succinct_prefetch, succinct_subtract,
 )
@@ -238,6 +238,36 @@ cdef inline uint32_t composite_region(
     return r
 
 
+cdef void composite_regions(
+    const Composite* c, const KeyChunk* chunk, const uint64_t* hashes, const uint16_t* at, Py_ssize_t n, uint8_t* out,
+) noexcept nogil:
+    """The regions of some keys of a chunk, those at ``at``; scored together, which keeps the processor busier."""
+    cdef const uint8_t* keys[CHUNK_KEYS]
+    cdef size_t n_bytes[CHUNK_KEYS]
+    cdef int32_t scores[CHUNK_KEYS]
+    cdef uint8_t hidden[8 * CHUNK_KEYS]
+    cdef Py_ssize_t i
+    cdef uint32_t t
+    cdef int32_t threshold
+    for i in range(n):
+        out[i] = 0
+    if c.n_regions == 1:
+        return
+    for i in range(n):
+        if c.hides_score:
+            store64(hidden + 8 * i, hashes[at[i]])
+            keys[i] = hidden + 8 * i
+            n_bytes[i] = 8
+        else:
+            keys[i] = chunk.data[at[i]]
+            n_bytes[i] = chunk.n_bytes[at[i]]
+    model_scores(&c.model, keys, n_bytes, n, scores)
+    for t in range(c.n_regions - 1):
+        threshold = c.thresholds[t]
+        for i in range(n):
+            out[i] += scores[i] >= threshold
+
+
 # --- the directory -----------------------------------------------------------------
 
 
@@ -325,7 +355,7 @@ cdef class CompositeCore(FilterCore):
         if directory is not None:
             head = directory
         n_parts = read_head(c, head, size if directory is None else len(directory))
-        if load32(head + 8) & FLAG_OWN_KEYS and self.hash_key.kind != HASH_SIP24:
+        if load32(head + 8) & FLAG_OWN_KEYS and self.hash_key.kind == HASH_XXH3:
             raise FormatError("a learned filter with keys for its parts, but without a secret; build it again")
         ranges = [] if directory is not None else [(0, DIRECTORY_BYTES + n_parts * PART_BYTES)]
         for i in range(11):
@@ -515,14 +545,13 @@ cdef class CompositeCore(FilterCore):
                 index[i] = <uint16_t>i
             n = chunk.n
         # Score and fetch first, look later: by then the lines have arrived.
+        if chunk.regions != NULL:
+            for i in range(n):
+                region[i] = chunk.regions[index[i]]
+        else:
+            composite_regions(c, chunk, hashes, index, n, region)
         for i in range(n):
-            at = index[i]
-            if chunk.regions != NULL:
-                r = chunk.regions[at]
-            else:
-                r = composite_region(c, hashes[at], chunk.data[at], chunk.n_bytes[at])
-            region[i] = <uint8_t>r
-            part_prefetch(&c.member[r], hashes[at])
+            part_prefetch(&c.member[region[i]], hashes[index[i]])
         for i in range(n):
             at = index[i]
             r = region[i]
@@ -531,9 +560,11 @@ cdef class CompositeCore(FilterCore):
                 out[at] = not part_contains(&c.deleted[r], hashes[at], chunk.data[at], chunk.n_bytes[at])
 
     cdef void _regions_chunk(self, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out) noexcept nogil:
+        cdef uint16_t index[CHUNK_KEYS]
         cdef Py_ssize_t i
         for i in range(chunk.n):
-            out[i] = <uint8_t>composite_region(&self.composite, hashes[i], chunk.data[i], chunk.n_bytes[i])
+            index[i] = <uint16_t>i
+        composite_regions(&self.composite, chunk, hashes, index, chunk.n, out)
 
     cdef int _add(self, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
         cdef Composite* c = &self.composite

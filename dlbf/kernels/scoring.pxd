@@ -94,6 +94,11 @@ ctypedef struct Model:
     const uint64_t* high
     const LexicalTables* lexical
 
+cdef void model_scores(
+    const Model* model, const uint8_t** keys, const size_t* n_bytes, Py_ssize_t n, int32_t* out,
+) noexcept nogil
+
+
 cdef object model_open(Model* model, const uint8_t* payload, size_t n_payload_bytes, const uint64_t* params)
 
 
