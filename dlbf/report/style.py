@@ -117,7 +117,7 @@ footer { padding-bottom: 36px; color: var(--soft); font-size: .85rem; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   body { font-size: 10.5pt; } section { border: 0; border-top: 1px solid #ccc; border-radius: 0; padding: 10px 0; }
   main, header.top, footer { max-width: none; padding: 0; } figure, tr, .figures li, h2, h3 { break-inside: avoid; }
-  h2, h3, caption, thead { break-after: avoid; } caption { break-inside: avoid; }
+  h2, h3, caption, thead, dt { break-after: avoid; } caption { break-inside: avoid; }
   section > p { break-before: avoid; } svg.chart { max-width: 420px; } table { font-size: 8.5pt; }
   th, td { padding: 3px 5px; } tbody th { font-size: 8.5pt; } th .sub, td .sub { font-size: 7.5pt; }
   details.numbers { display: none; }

@@ -350,6 +350,20 @@ def test_page_shows_the_measured_share_of_forgotten_keys(learned):
     assert "11 % predicted" in text_of(other)
 
 
+def test_page_says_where_the_filter_can_live(learned, hopeless):
+    for figures in (learned, hopeless):
+        section = render(figures).split("<h2>Where it can live</h2>")[1].split("</section>")[0]
+        (static,) = (i for i, row in enumerate(figures["designs"]) if row["design"] == "static")
+        rows = re.findall("<tr>(.*?)</tr>", section)[1:]
+        assert [re.search(r"<th[^>]*>(.*?)</th>", row)[1] for row in rows] == [
+            "A file, or a guard before your engine", "A store, in layers", "Each of several hosts",
+        ]  # fmt: skip
+        assert f'data-from="designs.{static}.bytes"' in rows[1]
+        assert 'data-from="targets.adversarial_fpr"' in section
+    quick = learned | {"designs": [row for row in learned["designs"] if row["design"] != "static"]}
+    assert "A store, in layers" not in render(quick)
+
+
 def test_page_shows_no_step_of_no_time(learned):
     other = json.loads(json.dumps(learned))
     other["read_path"]["filter_ns"] = 0.0
@@ -756,7 +770,7 @@ def browse(folder, page, *arguments):
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 @pytest.mark.parametrize("which", ["learned", "hopeless"])
-@pytest.mark.parametrize("width", [390, 768, 880, 1280])
+@pytest.mark.parametrize("width", [390, 768, 880, 1280, 1440])
 def test_page_in_a_browser_fits_its_width(request, tmp_path, which, width):
     page = render(request.getfixturevalue(which))
     _, complaints = browse(tmp_path, page, "--dump-dom", f"--window-size={width},900")

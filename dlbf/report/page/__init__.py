@@ -1,5 +1,5 @@
 """The page of a report: typed figures in, one self-contained HTML document out.
 
-``document`` puts the sections together: ``answer``, ``designs``, ``curves``, ``model``, ``times`` and ``method``, all
-written with ``markup``.
+``document`` puts the sections together: ``answer``, ``designs``, ``curves``, ``places``, ``model``, ``times`` and
+``method``, all written with ``markup``.
 """

@@ -10,6 +10,7 @@ from dlbf.report.page.designs import designs
 from dlbf.report.page.markup import Page
 from dlbf.report.page.method import foot, method, words
 from dlbf.report.page.model import scores
+from dlbf.report.page.places import places
 from dlbf.report.page.times import read_path
 from dlbf.report.style import CSS
 
@@ -27,7 +28,8 @@ def render(figures: Figures) -> str:
     page = Page(figures)
     body = [
         top(page), "<main>", key_figures(page), about(page), warnings(page), how_to_use(page), designs(page),
-        curves(page), trade_offs(page), scores(page), read_path(page), words(), method(page), "</main>", foot(page),
+        curves(page), trade_offs(page), places(page), scores(page), read_path(page), words(), method(page),
+        "</main>", foot(page),
     ]  # fmt: skip
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" '

@@ -23,6 +23,14 @@ WORDS = {
         "Largest share of absent keys that passes if somebody chooses them knowing the model, but not the filter’s "
         "secret."
     ),
+    "Cap": (
+        "A bound on the share of forged keys that pass. Requests unlike those learnt from, and removed keys, stay "
+        "below it, too."
+    ),
+    "Layers": (
+        "How a store keeps its filter: a part that never changes, tables of what was added since, and a list of keys "
+        "known to be absent."
+    ),
     "Can lose keys (false negatives)": (
         "Whether a stored key could be answered “not there”. For everything that dlbf recommends the answer is no."
     ),
