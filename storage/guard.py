@@ -5,14 +5,13 @@ guard's own (``dlbf.storage.filelog``).  How they are written is in ``dlbf.stora
 """
 
 import contextlib
-import inspect
 import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, NoReturn, Self, cast
+from typing import NoReturn, cast
 
 from dlbf.errors import FormatError, StoreError
 from dlbf.kernels.guardchanges import GuardCore
@@ -28,7 +27,8 @@ from dlbf.storage.engines.base import PlainAdapter, checked_ttl, keys_of
 from dlbf.storage.enginesource import EngineSource
 from dlbf.storage.face import CLOSE_PATIENCE_SECONDS, Face, sample_limit
 from dlbf.storage.filelog import FileLog
-from dlbf.storage.fleet.opening import refuse_shared_options, shared_guard
+from dlbf.storage.fleet.opening import refuse_shared_options, takes_log
+from dlbf.storage.fleet.valkeylog import ValkeyLog
 from dlbf.storage.folder import LOG_FILE
 from dlbf.storage.grouping import Groups
 from dlbf.storage.guarding import GuardedWrites
@@ -49,9 +49,6 @@ from dlbf.storage.trouble import DAMAGE, SECRET, Unusable
 from dlbf.storage.verify import verify
 from dlbf.storage.weak import weakly
 
-if TYPE_CHECKING:
-    from dlbf.storage.fleet.valkeylog import ValkeyLog
-
 __all__ = ["Guard"]
 
 log = logging.getLogger("dlbf.storage")
@@ -63,6 +60,7 @@ ANOTHER_OWNER = "the engine may have keys of guards of another directory"
 ANOTHER_ENGINE = "the filter was made for another engine, or for this one before it was started anew; run rebuild()"
 
 
+@takes_log
 @own_methods("get", "put", "delete")
 class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
     """A mapping of bytes to bytes in any engine; reads of absent keys do not reach it.
@@ -139,10 +137,6 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
     _owner: bytes | None = None  # for whom the engine is claimed
     _groups: Groups | None = None  # what threads store while one of them waits for the disk
 
-    def __new__(cls, *args: object, **options: object) -> Self:
-        """With a log that many hosts share this is another class, which ``isinstance`` takes for a guard."""
-        return super().__new__(cls) if options.get("log") is None else shared_guard(cls, args, options)
-
     def __init__(
         self,
         engine: object,
@@ -157,7 +151,7 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         keyed: bool = True,
         sample_misses: bool | int = True,
         lock_timeout: float | None = None,
-        log: "ValkeyLog | None" = None,
+        log: ValkeyLog | None = None,
         consistency: str = "strict",
         lease_seconds: float = 1.0,
     ) -> None:
@@ -502,6 +496,3 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         writes.watch.end()
         if self._owner is not None:
             self.engine.leave(self._owner)
-
-
-Guard.__new__.__signature__ = inspect.signature(Guard.__init__)  # type: ignore[attr-defined]

@@ -1,21 +1,30 @@
 """How ``Guard(engine, path, log=...)`` becomes a guard of many hosts."""
 
+import inspect
 from abc import ABCMeta
-from collections.abc import Mapping, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar
 
-__all__ = ["refuse_shared_options", "shared_guard"]
+__all__ = ["refuse_shared_options", "takes_log"]
 
 T = TypeVar("T")
 
 
-def shared_guard(cls: type[T], args: Sequence[object], options: Mapping[str, object]) -> T:
-    """A guard of many hosts, which ``isinstance`` then takes for one of ``cls``."""
-    from dlbf.storage.fleet.guard import FleetGuard
+def takes_log(cls: type[T]) -> type[T]:
+    """A decorator: with ``log`` the class makes a guard of many hosts, which ``isinstance`` takes for its own."""
+    inherited = cls.__new__
 
-    assert isinstance(cls, ABCMeta)
-    cls.register(FleetGuard)
-    return cast(T, FleetGuard(*args, **options))
+    def make(own: type, *args: object, **options: object) -> object:
+        if options.get("log") is None:
+            return inherited(own)
+        from dlbf.storage.fleet.guard import FleetGuard
+
+        assert isinstance(cls, ABCMeta)
+        cls.register(FleetGuard)
+        return FleetGuard(*args, **options)
+
+    make.__signature__ = inspect.signature(cls.__init__)  # type: ignore[attr-defined]
+    cls.__new__ = make  # type: ignore[assignment, method-assign]
+    return cls
 
 
 def refuse_shared_options(consistency: str, lease_seconds: float) -> None:
