@@ -12,6 +12,7 @@ __all__ = ["main"]
 COMMANDS = {
     "demo": "The main job, end to end, on keys made here.",
     "bench": "Measure dlbf beside its peers, same keys, same run.",
+    "build": "Build a sharded filter from files of keys, by processes or Dask.",
     "completion": "Print the script that makes a shell complete dlbf's commands.",
     "delete": "Delete keys from a store.",
     "export": "Write a store's records to a file: TSV, CSV, JSON lines or keys.",
@@ -40,6 +41,7 @@ EXTRAS = {
     "rbloom": "bench",
     "rocksdict": "engines",
     "plyvel": "engines",
+    "distributed": "dask",
     "redis": "engines",
     "valkey": "engines",
 }
@@ -75,6 +77,7 @@ def build() -> "click.Group":
         cls=Commands,
         package="dlbf.cli",
         commands_help=COMMANDS,
+        modules={"build": "building"},  # a module called build would take the place of this function
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     @click.version_option(__version__, prog_name="dlbf")

@@ -19,11 +19,17 @@ class LazyGroup(click.Group):
         The package that has a module for every command, with the click command in ``command``.
     commands_help : mapping
         Name of the command to its line of help.
+    modules : mapping, optional
+        Name of the command to that of its module, where they differ.
     """
 
-    def __init__(self, *args: Any, package: str, commands_help: Mapping[str, str], **settings: Any) -> None:
+    def __init__(
+        self, *args: Any, package: str, commands_help: Mapping[str, str], modules: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **settings)
         self.package = package
+        self.modules = modules or {}
         self.commands_help = commands_help
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -32,7 +38,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.commands_help:
             return None
-        module = f"{self.package}.{cmd_name.replace('-', '_')}"
+        module = f"{self.package}.{self.modules.get(cmd_name, cmd_name.replace('-', '_'))}"
         command: click.Command = importlib.import_module(module).command
         return command
 
