@@ -85,6 +85,34 @@ class Ribbon(WithKeys):
     track_bits_per_key.unit = "bits"
 
 
+class Elastic(WithKeys):
+    """The filter that doubles by itself: adding moves fingerprints along, removing looks through buckets of them."""
+
+    params = [SIZES[:1]]
+    param_names = ["n_keys"]
+    number = 1
+
+    def setup(self, keys, n_keys):
+        self.keys = keys[:n_keys]
+        self.filter = dlbf.ElasticBloomFilter(100, FPR)
+        self.filter.update(self.keys)
+        self.absent = queries(min(N_QUERIES, n_keys), 0.0, self.keys)
+
+    def time_grow(self, keys, n_keys):
+        dlbf.ElasticBloomFilter(100, FPR).update(self.keys)
+
+    def time_shrink(self, keys, n_keys):
+        self.filter.copy().remove_many(self.keys)
+
+    def time_batch_absent(self, keys, n_keys):
+        self.filter.contains_many(self.absent)
+
+    def track_bits_per_key(self, keys, n_keys):
+        return self.filter.bits_per_key
+
+    track_bits_per_key.unit = "bits"
+
+
 class FilterQuery(WithKeys):
     """Asking: absent keys end at the first empty cell, present ones need every probe."""
 

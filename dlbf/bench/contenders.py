@@ -63,6 +63,7 @@ SHAPES = {
     "cuckoo": Shape(dlbf.CuckooFilter, {"buckets": 40, "prefixes": 10, "suffix_bits": 5}),
     "cuckoo-wide": Shape(dlbf.CuckooFilter, {"buckets": 40, "prefixes": 28, "suffix_bits": 24}),
     "exact": Shape(dlbf.ExactSet, {"capacity": 40}),
+    "elastic": Shape(dlbf.ElasticBloomFilter, {"bits": 256, "hashes": 4}),
     "succinct": Shape(dlbf.SuccinctCountingFilter, {"counters": 301, "hashes": 3}),
 }
 

@@ -16,6 +16,7 @@ from dlbf.filters.succinct import SuccinctCountingFilter
 from dlbf.filters.tables import CuckooFilter, DLeftFilter
 
 if TYPE_CHECKING:
+    from dlbf.filters.elastic import ElasticBloomFilter
     from dlbf.filters.files import open_filter
     from dlbf.filters.growing import GrowingFilter
 
@@ -25,6 +26,7 @@ __all__ = [
     "CuckooFilter",
     "DLeftFilter",
     "DeletableBloomFilter",
+    "ElasticBloomFilter",
     "ExactSet",
     "Filter",
     "GrowingFilter",
@@ -36,7 +38,11 @@ __all__ = [
     "open_filter",
 ]
 
-LAZY = {"GrowingFilter": "dlbf.filters.growing", "open_filter": "dlbf.filters.files"}
+LAZY = {
+    "ElasticBloomFilter": "dlbf.filters.elastic",
+    "GrowingFilter": "dlbf.filters.growing",
+    "open_filter": "dlbf.filters.files",
+}
 
 
 def __getattr__(name: str) -> Any:

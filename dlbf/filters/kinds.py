@@ -11,6 +11,7 @@ from dlbf.errors import FormatError
 from dlbf.filters.base import Filter
 from dlbf.filters.bloom import BITS, COUNTERS
 from dlbf.filters.deletable import DELETABLE
+from dlbf.filters.elastic import ELASTIC
 from dlbf.filters.exact import EXACT
 from dlbf.filters.ribbon import RIBBON
 from dlbf.filters.row import Base
@@ -65,5 +66,5 @@ def class_of_kind(number: int, where: str) -> type[Filter]:
     return row.cls
 
 
-for _row in (BITS, COUNTERS, SUCCINCT, DELETABLE, DLEFT, CUCKOO, EXACT, RIBBON):
+for _row in (BITS, COUNTERS, SUCCINCT, DELETABLE, DLEFT, CUCKOO, EXACT, RIBBON, ELASTIC):
     add_base(_row)

@@ -40,6 +40,7 @@ from dlbf.kernels.core cimport FilterCore
 from dlbf.kernels.cuckoo cimport Cuckoo
 from dlbf.kernels.deletable cimport Deletable
 from dlbf.kernels.dleft cimport DLeft
+from dlbf.kernels.elastic cimport Elastic
 from dlbf.kernels.exact cimport Exact
 from dlbf.kernels.ribbon cimport Ribbon
 from dlbf.kernels.scoring cimport Model
@@ -60,6 +61,7 @@ cdef enum:
     PART_EXACT = 6
     PART_SUCCINCT = 7
     PART_RIBBON = 8
+    PART_ELASTIC = 10
 
 ctypedef struct Part:
     uint32_t kind
@@ -77,6 +79,7 @@ ctypedef struct Part:
     Exact exact
     Succinct succinct
     Ribbon ribbon
+    Elastic elastic
 
 ctypedef struct Composite:
     uint32_t n_regions

@@ -13,6 +13,7 @@ from dlbf.kernels.deletable cimport DeletableCore, deletable_add, deletable_clea
 from dlbf.kernels.dleft cimport (
     DLeftCore, dleft_contains, dleft_fingerprint, dleft_insert, dleft_prefetch, dleft_subtract,
 )
+from dlbf.kernels.elastic cimport ElasticCore, elastic_add, elastic_contains, elastic_prefetch, elastic_remove
 from dlbf.kernels.exact cimport (
     EXACT_ENTRY_BYTES, ExactCore, exact_add, exact_arena, exact_find, exact_remove, exact_slot,
 )
@@ -56,7 +57,7 @@ cdef enum:
 # For the test that walks the table of dlbf.filters.kinds.
 DIRECT = {
     "bits": PART_BITS, "counters": PART_COUNTERS, "dlbf": PART_DELETABLE, "d-left": PART_DLEFT, "cuckoo": PART_CUCKOO,
-    "exact": PART_EXACT, "succinct": PART_SUCCINCT, "ribbon": PART_RIBBON,
+    "exact": PART_EXACT, "succinct": PART_SUCCINCT, "ribbon": PART_RIBBON, "elastic": PART_ELASTIC,
 }
 
 
@@ -82,6 +83,8 @@ cdef inline bint part_contains(const Part* p, uint64_t h, const uint8_t* key, si
         return cells_contains(&p.deletable.cells, p.data, h)
     if p.kind == PART_EXACT:
         return exact_find(&p.exact, p.data, h, key, n, &slot)
+    if p.kind == PART_ELASTIC:
+        return elastic_contains(&p.elastic, p.data, h)
     return (<FilterCore>p.core)._contains(h, key, n)
 
 
@@ -101,6 +104,8 @@ cdef inline void part_prefetch(const Part* p, uint64_t h) noexcept nogil:
         cells_prefetch(&p.deletable.cells, p.data, h)
     elif p.kind == PART_DLEFT:
         dleft_prefetch(&p.dleft, p.data, h)
+    elif p.kind == PART_ELASTIC:
+        elastic_prefetch(&p.elastic, p.data, h)
 
 
 cdef inline bint part_add(Part* p, uint64_t h, const uint8_t* key, size_t n) noexcept nogil:
@@ -125,6 +130,8 @@ cdef inline bint part_add(Part* p, uint64_t h, const uint8_t* key, size_t n) noe
         return True
     if p.kind == PART_EXACT:
         return exact_add(&p.exact, p.data, h, key, n) != 0
+    if p.kind == PART_ELASTIC:
+        return elastic_add(&p.elastic, p.data, h)
     if p.kind == PART_RIBBON:
         return False
     return (<FilterCore>p.core)._add(h, key, n) > 0
@@ -150,6 +157,8 @@ cdef inline bint part_remove(Part* p, uint64_t h, const uint8_t* key, size_t n) 
         return True
     if p.kind == PART_EXACT:
         return exact_remove(&p.exact, p.data, h, key, n)
+    if p.kind == PART_ELASTIC:
+        return elastic_remove(&p.elastic, p.data, h)
     if p.kind == PART_RIBBON:
         return False
     return (<FilterCore>p.core)._remove(h, key, n) != KEY_ABSENT
@@ -196,6 +205,8 @@ cdef int part_open(Part* p, FilterCore core) except -1:
         p.exact = (<ExactCore?>core).geometry
     elif p.kind == PART_RIBBON:
         p.ribbon = (<RibbonCore?>core).geometry
+    elif p.kind == PART_ELASTIC:
+        p.elastic = (<ElasticCore?>core).geometry  # its levels are the core's, which is kept
     else:
         # The bytes are the composite's, and so are the gate and the checks: the filter is only its leaves.
         core.data, core.n_payload_bytes = p.data, p.n_bytes

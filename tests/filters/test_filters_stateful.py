@@ -287,6 +287,7 @@ MACHINES = {
     "cuckoo-crowded": lambda **more: dlbf.CuckooFilter(buckets=7, prefixes=5, suffix_bits=0, **more),
     "cuckoo-wide": lambda **more: dlbf.CuckooFilter(buckets=9, prefixes=28, suffix_bits=24, **more),
     "exact": lambda **more: dlbf.ExactSet(3, **more),
+    "elastic": lambda **more: dlbf.ElasticBloomFilter(bits=256, hashes=4, **more),
 }
 
 
@@ -314,7 +315,7 @@ def test_summarised_counters_against_multiset_answer_as_their_counts(name, monke
     run_state_machine_as_test(Machine)
 
 
-@pytest.mark.parametrize("name", ["counting-2", "cuckoo", "exact"])
+@pytest.mark.parametrize("name", ["counting-2", "cuckoo", "exact", "elastic"])
 def test_keyed_filter_against_multiset_never_a_false_negative(name):
     class Machine(FilterMachine):
         make = staticmethod(lambda: MACHINES[name](secret=SECRET, filter_id=3))

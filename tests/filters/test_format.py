@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from support.places import DATA
-from support.samples import SECRET, SMALL_FILTERS, small_filters
+from support.samples import SECRET, SMALL_FILTERS, elastic_of_buckets, small_filters
 
 import dlbf
 from dlbf import format
@@ -58,6 +58,7 @@ TINY = {
     "dleft": lambda: dlbf.DLeftFilter(buckets=2, remainder_bits=8, cells=4),
     "cuckoo": lambda: dlbf.CuckooFilter(buckets=8, suffix_bits=3),
     "exact": lambda: dlbf.ExactSet(10),
+    "elastic": lambda: elastic_of_buckets(256, 24, hashes=2),
 }
 TINY_KEYS = [b"key%d" % i for i in range(10)]
 
@@ -263,6 +264,7 @@ def test_mapped_answers_equal_those_in_memory_for_every_key(name, tmp_path):
         "cuckoo": lambda: dlbf.CuckooFilter(200_000),
         "cuckoo-wide": lambda: dlbf.CuckooFilter(200_000, 1e-7),
         "exact": lambda: dlbf.ExactSet(20_000),
+        "elastic": lambda: dlbf.ElasticBloomFilter(2_000),
         "succinct": lambda: dlbf.SuccinctCountingFilter(200_000),
         "counting-2": lambda: dlbf.CountingBloomFilter(200_000, counter_bits=2),
         "counting-4": lambda: dlbf.CountingBloomFilter(200_000),
@@ -769,7 +771,7 @@ def test_killed_writer_is_noticed_and_recovered(name, tmp_path):
             open_it()
     with pytest.raises(dlbf.ChecksumError, match="was being written and not closed"):
         type(f).from_bytes(path.read_bytes())
-    if name in ("cuckoo-wide", "succinct"):
+    if name in ("cuckoo-wide", "succinct", "elastic"):
         with pytest.raises(dlbf.ChecksumError, match="more than one step"):
             dlbf.open_filter(path, "r+", recover=True)
         return

@@ -16,7 +16,13 @@ from support.places import ROOT
 FILTERS = (
     *("kernels/test_hashing", "kernels/test_keys", "kernels/test_keys_fuzz", "filters/test_filters"),
     *("filters/test_filters_stateful", "filters/test_succinct", "filters/test_format", "filters/test_threads"),
-    *("filters/test_capi", "filters/test_ribbon", "filters/test_layered", "kernels/test_payload"),
+    *(
+        "filters/test_capi",
+        "filters/test_ribbon",
+        "filters/test_layered",
+        "filters/test_elastic",
+        "kernels/test_payload",
+    ),
 )
 LEARNED = (
     *("models/test_models", "models/test_models_pickles", "models/test_models_training", "learned/test_learned"),

@@ -10,6 +10,7 @@ import pytest
 import dlbf
 from dlbf.bench.contenders import SHAPES
 from dlbf.errors import StoreError
+from dlbf.filters.elastic_sizes import SHARE_UNIT, ElasticGeometry
 from dlbf.storage.room import Room
 
 SECRET = bytes(range(16))
@@ -37,3 +38,11 @@ def small_filters(secret: bytes | None = None) -> dict[str, Callable[[], dlbf.fi
 
 SMALL_FILTERS = small_filters()
 DELETABLE = sorted(name for name, shape in SHAPES.items() if shape.cls.DELETABLE)
+
+
+def elastic_of_buckets(n_bits: int, slots: int, hashes: int = 3, share: float = 0.5) -> dlbf.ElasticBloomFilter:
+    """An elastic filter with buckets of so few slots that they overflow."""
+    log2 = n_bits.bit_length() - 1
+    f = dlbf.ElasticBloomFilter.__new__(dlbf.ElasticBloomFilter)
+    f._create(ElasticGeometry(log2, log2, hashes, int(share * SHARE_UNIT), slots), 0, 0.0, None, 0)
+    return f

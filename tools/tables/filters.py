@@ -86,6 +86,9 @@ def _which_filter(record: Record) -> Grid:
         "RibbonFilter": (
             "no, nor adds", "sets that do not change: the smallest without a model, built once (`RibbonFilter.build`)"
         ),
+        "ElasticBloomFilter": (
+            "yes", "the published filter that doubles and halves without its keys; `contains(key, exact=True)`"
+        ),
     }  # fmt: skip
 
     def bits_per_key(name: str, fpr: float) -> float:
