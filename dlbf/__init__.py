@@ -1,7 +1,7 @@
 """dlbf: deletable learned Bloom filters.
 
 The plain filters are imported at once; what learning needs (``LearnedFilter``, ``models``, ``theory``), what not every
-program needs (``open_filter``, ``ElasticBloomFilter``, ``GrowingFilter``), and what is for keys beyond one machine
+program needs (``open_filter``, filters that grow or expire), and what is for keys beyond one machine
 (``ShardedFilter``, ``build``), on first use.
 """
 
@@ -48,7 +48,7 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from dlbf import build, models, theory
-    from dlbf.filters import ElasticBloomFilter, GrowingFilter, open_filter
+    from dlbf.filters import ElasticBloomFilter, ExpiringFilter, GrowingFilter, ManualClock, open_filter
     from dlbf.learned import LearnedFilter
     from dlbf.sharded import ShardedFilter
 
@@ -62,12 +62,14 @@ __all__ = [
     "DlbfError",
     "ElasticBloomFilter",
     "ExactSet",
+    "ExpiringFilter",
     "FilterFullError",
     "FormatError",
     "GrowingFilter",
     "HashMismatchError",
     "KeyHashes",
     "LearnedFilter",
+    "ManualClock",
     "ModelMismatchError",
     "NotDeletableError",
     "ReadOnlyError",
@@ -91,7 +93,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in ("build", "models", "theory", "storage"):
         return importlib.import_module(f"dlbf.{name}")
-    if name in ("ElasticBloomFilter", "GrowingFilter", "open_filter"):
+    if name in ("ElasticBloomFilter", "ExpiringFilter", "GrowingFilter", "ManualClock", "open_filter"):
         return getattr(importlib.import_module("dlbf.filters"), name)
     if name == "LearnedFilter":
         return importlib.import_module("dlbf.learned").LearnedFilter

@@ -79,6 +79,7 @@ KIND_MODEL = 16
 KIND_LEARNED = 32
 KIND_LAYERED = 33
 KIND_GROWING = 34
+KIND_EXPIRING = 35
 KIND_SHARDED = 40
 KIND_SHARD = 41
 KIND_BLUEPRINT = 42
@@ -89,6 +90,7 @@ KIND_NAMES = {
     KIND_LEARNED: "LearnedFilter",
     KIND_LAYERED: "LayeredFilter",
     KIND_GROWING: "GrowingFilter",
+    KIND_EXPIRING: "ExpiringFilter",
     KIND_SHARDED: "ShardedFilter",
     KIND_SHARD: "shard of a ShardedFilter",
     KIND_BLUEPRINT: "blueprint",

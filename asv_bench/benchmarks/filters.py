@@ -146,6 +146,34 @@ class FilterBatchQuery(WithKeys):
         self.filter.contains_many(self.queries)
 
 
+class Expiring(WithKeys):
+    """The filter whose entries leave: asking looks into a table for every step, adding into one."""
+
+    params = [SIZES]
+    param_names = ["n_keys"]
+    number = 1
+
+    def setup(self, keys, n_keys):
+        self.keys = keys[:n_keys]
+        self.clock = dlbf.ManualClock(0)
+        self.filter = dlbf.ExpiringFilter(n_keys, FPR, ttl=3600, clock=self.clock)
+        for first in range(8):  # an eighth of the keys in every step
+            self.filter.update(self.keys[first::8])
+            self.clock.advance(self.filter.lateness)
+        self.absent = queries(min(N_QUERIES, n_keys), 0.0, self.keys)
+
+    def time_add(self, keys, n_keys):
+        dlbf.ExpiringFilter(n_keys, FPR, ttl=3600).update(self.keys)
+
+    def time_batch_absent(self, keys, n_keys):
+        self.filter.contains_many(self.absent)
+
+    def track_bits_per_key(self, keys, n_keys):
+        return self.filter.bits_per_key
+
+    track_bits_per_key.unit = "bits"
+
+
 class Growing(WithKeys):
     """The filter that grows: adding from nothing, asking, how large it is, and the add that waits longest."""
 

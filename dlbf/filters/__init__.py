@@ -17,6 +17,7 @@ from dlbf.filters.tables import CuckooFilter, DLeftFilter
 
 if TYPE_CHECKING:
     from dlbf.filters.elastic import ElasticBloomFilter
+    from dlbf.filters.expiring import ExpiringFilter, ManualClock
     from dlbf.filters.files import open_filter
     from dlbf.filters.growing import GrowingFilter
 
@@ -28,9 +29,11 @@ __all__ = [
     "DeletableBloomFilter",
     "ElasticBloomFilter",
     "ExactSet",
+    "ExpiringFilter",
     "Filter",
     "GrowingFilter",
     "KeyHashes",
+    "ManualClock",
     "RibbonFilter",
     "SuccinctCountingFilter",
     "hash_keys",
@@ -40,7 +43,9 @@ __all__ = [
 
 LAZY = {
     "ElasticBloomFilter": "dlbf.filters.elastic",
+    "ExpiringFilter": "dlbf.filters.expiring",
     "GrowingFilter": "dlbf.filters.growing",
+    "ManualClock": "dlbf.filters.expiring",
     "open_filter": "dlbf.filters.files",
 }
 

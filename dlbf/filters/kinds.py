@@ -26,6 +26,7 @@ _NUMBERED: dict[int, Base] = {}
 COMPOSITES = {
     format.KIND_LEARNED: ("dlbf.learned", "LearnedFilter"),
     format.KIND_GROWING: ("dlbf.filters.growing", "GrowingFilter"),
+    format.KIND_EXPIRING: ("dlbf.filters.expiring", "ExpiringFilter"),
     format.KIND_SHARDED: ("dlbf.sharded", "ShardedFilter"),
 }
 

@@ -21,6 +21,7 @@ FILTERS = (
         "filters/test_ribbon",
         "filters/test_layered",
         "filters/test_elastic",
+        "filters/test_expiring",
         "kernels/test_payload",
     ),
 )
