@@ -15,12 +15,17 @@ from dlbf.errors import DlbfError
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-    from dlbf.storage.report import Stats
+    from dlbf.storage.logs import FleetFigures, FleetStats
+    from dlbf.storage.report import Stats as OneHostStats
+
+    Stats = OneHostStats | FleetStats
 
 __all__ = ["CONTENT_TYPE", "METRICS", "Collector", "Metric", "collector", "observe"]
 
 # What a web server says about ``Collector.text``.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+OWN_LABELS = ("store", "layer", "cause", "host", "lease")
 
 # A figure and the labels that tell it from others of its name.
 Figures = Iterable[tuple[dict[str, str], float]]
@@ -82,6 +87,25 @@ def _causes(stats: "Stats") -> Figures:
     return [({"cause": cause}, float(getattr(reads, cause))) for cause in ("ordinary", "deleted", "repeated")]
 
 
+def _fleet(read: Callable[["FleetFigures"], Figures]) -> Callable[["Stats"], Figures]:
+    """A figure that only hosts of many have."""
+
+    def of(stats: "Stats") -> Figures:
+        figures = getattr(stats, "fleet", None)
+        return [] if figures is None else read(figures)
+
+    return of
+
+
+def _by_host(figures: dict[str, float] | dict[str, int]) -> Figures:
+    """By what hosts call themselves; leases, whose names are new each time, are added up."""
+    found: dict[str, float] = {}
+    for name, value in figures.items():
+        label = name.rpartition(" (")[0] or "gone"
+        found[label] = found.get(label, 0.0) + value
+    return [({"host": label}, value) for label, value in sorted(found.items())]
+
+
 METRICS = (
     Metric("dlbf_keys", "gauge", "Keys stored.", _plain("keys")),
     Metric("dlbf_capacity_keys", "gauge", "Keys that the filter is planned for.", _plain("capacity")),
@@ -119,6 +143,41 @@ METRICS = (
         "gauge",
         "Keys in each layer of the filter.",
         _layers({"base": "base_keys", "delta": "added_keys", "absent": "absent_keys", "dead": "dead_keys"}),
+    ),
+    Metric("dlbf_fleet_hosts", "gauge", "Hosts that hold a lease.", _fleet(lambda f: [({}, float(len(f.hosts)))])),
+    Metric("dlbf_fleet_epoch", "gauge", "Epoch of the shared log.", _fleet(lambda f: [({}, float(f.epoch))])),
+    Metric(
+        "dlbf_fleet_lease_seconds",
+        "gauge",
+        "How long this host may still answer without a word of the log; 0: its reads pass through.",
+        _fleet(lambda f: [({}, f.lease_left_seconds)]),
+    ),
+    Metric(
+        "dlbf_fleet_behind_records",
+        "gauge",
+        "Records of the shared log that a host has not acknowledged.",
+        _fleet(lambda f: [({"host": one.label, "lease": one.name}, float(one.behind)) for one in f.hosts]),
+    ),
+    Metric(
+        "dlbf_fleet_waits_total", "counter", "Puts that waited for hosts.", _fleet(lambda f: [({}, float(f.waits))])
+    ),
+    Metric(
+        "dlbf_fleet_waited_seconds_total",
+        "counter",
+        "How long puts waited for hosts.",
+        _fleet(lambda f: [({}, f.waited_seconds)]),
+    ),
+    Metric(
+        "dlbf_fleet_waited_for_seconds_total",
+        "counter",
+        "How long puts waited, by the host they waited for.",
+        _fleet(lambda f: _by_host(f.waited_for)),
+    ),
+    Metric(
+        "dlbf_fleet_lapsed_total",
+        "counter",
+        "Leases that this host took away because they stood still, by their host.",
+        _fleet(lambda f: _by_host(f.lapsed)),
     ),
 )
 
@@ -205,8 +264,8 @@ def collector(*stores: Told, **labels: str) -> Collector:
         if not callable(getattr(store, "stats", None)):
             raise TypeError(f"expected stores or guards, found a {type(store).__name__}")
     for name, value in labels.items():
-        if name in ("store", "layer", "cause") or not isinstance(value, str):
-            raise ValueError(f"expected labels of text, and none of store, layer and cause; found {name}={value!r}")
+        if name in OWN_LABELS or not isinstance(value, str):
+            raise ValueError(f"expected labels of text, and none of {', '.join(OWN_LABELS)}; found {name}={value!r}")
     return Collector(stores, labels)
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "delete": "Delete keys from a store.",
     "export": "Write a store's records to a file: TSV, CSV, JSON lines or keys.",
     "fit": "Fit a learned filter to a file of keys and a file of absent keys.",
+    "fleet": "Watch the hosts that share a log: leases, waits, pass-through.",
     "get": "Look up keys in a store.",
     "info": "What a store, a guard or a filter file is; whether it should be rebuilt.",
     "load": "Fill a store from a file: TSV, CSV, JSON lines, Parquet or keys.",

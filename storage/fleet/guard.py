@@ -190,7 +190,8 @@ class FleetGuard(LookupCore, MutableMapping[bytes, bytes]):
         label = label or f"{socket.gethostname()}:{self._pid}"
         builds = Builds(self._fpr, secret)
         self._keeper = Keeper(server, data, settings, FilterReplicas(secret, where), builds, label, where, readonly)
-        self._wire(self._keeper.ledger, Traffic(0, lambda: None, lambda: False), EngineReads(self.engine))
+        traffic = self._keeper.traffic = Traffic(0, lambda: None, lambda: False)
+        self._wire(self._keeper.ledger, traffic, EngineReads(self.engine))
         self._finalizer = weakref.finalize(self, self._keeper.stop)
         self._keeper.start()
         try:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from dlbf.errors import DlbfError
 from dlbf.kernels.ledger import LedgerCore, Word, boottime_ns
+from dlbf.kernels.traffic import TrafficCore
 from dlbf.storage.fleet import protocol
 from dlbf.storage.fleet.asking import LOOK_LIMIT
 from dlbf.storage.fleet.commands import LogLeases, LogRevoke
@@ -17,6 +18,7 @@ from dlbf.storage.fleet.host import EpochChanged, Gap, Generation, Host, Setting
 from dlbf.storage.fleet.messages import FleetError, Lost, Operation, lease_rows
 from dlbf.storage.fleet.replica import FilterBuild, FilterReplica, FilterReplicas, Full
 from dlbf.storage.fleet.servers import Driver, LogServer
+from dlbf.storage.fleet.watching import Report, forget, tell
 from dlbf.storage.layout import SECRET_FILE
 
 __all__ = ["Keeper"]
@@ -33,6 +35,8 @@ BUILD_TRIES = 20
 # Records after which a checkpoint spares new hosts their replay.
 CHECKPOINT_RECORDS = 20_000
 CLOSE_SECONDS = 10.0
+# How often a host tells its figures, for operators.
+REPORT_SECONDS = 1.0
 LAPSED = "the lease has lapsed: the log has not answered in time, or this process was stopped"
 
 
@@ -85,6 +89,8 @@ class Keeper:
         self._shown: FilterReplica | None = None
         self._new_build = new_build
         self._readonly = readonly
+        self._reported = 0.0  # when, by time.monotonic()
+        self.traffic: TrafficCore | None = None  # whose counters are told
         self._closing = threading.Event()
         self._wanted = threading.Event()  # look at once whether there is something to do
         self._answered = False  # whether it did when somebody last looked
@@ -156,6 +162,7 @@ class Keeper:
             try:
                 self._renew()
                 self._tell()
+                self._report()
                 self._follow_until(begun + seconds)
             except (EpochChanged, Gap, Lost) as error:
                 self.problem = str(error)
@@ -238,6 +245,34 @@ class Keeper:
         if answers:
             self.problem = ""
         self._answered = answers
+
+    def _report(self) -> None:
+        """Leave this host's figures on the log's server, for operators."""
+        now = time.monotonic()
+        if now - self._reported < REPORT_SECONDS:
+            return
+        self._reported = now
+        host, copy, traffic = self.host, self.host.copy, self.traffic
+        answers = self.has_lease()
+        causes: dict[str, float] = {}
+        for lease, ns in list(host.waited.items()):
+            owner = lease.rpartition(b".")[0].decode()
+            causes[owner] = causes.get(owner, 0.0) + ns / 1e9
+        report = Report(
+            label=host.label.decode(errors="replace"),
+            state="filtering" if answers else "pass-through",
+            reason="" if answers else self.problem or LAPSED,
+            consistency="strict" if host.settings.strict else "bounded",
+            position=copy.position if copy is not None else 0,
+            lookups=traffic.n_lookups if traffic is not None else 0,
+            filtered=traffic.n_filtered if traffic is not None else 0,
+            unfiltered=traffic.n_unfiltered if traffic is not None else 0,
+            waits=self.driver.waits,
+            waited_seconds=self.driver.waited_ns / 1e9,
+            waited_for=causes,
+            at=time.time(),
+        )
+        tell(self.driver.log, host.name.decode(), report)
 
     # --- generations
 
@@ -353,6 +388,7 @@ class Keeper:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_SECONDS)
         try:
+            forget(self.driver.log, self.host.name.decode())
             self.driver.run(self._leave())
         except (DlbfError, OSError):
             log.debug("%s: the lease was not given back", self.where)

@@ -39,6 +39,7 @@ CASES = {
     "subscribe": [("feed copy --once", 0), ("feed copy --once --max-age 0", 1), ("nothing copy --once", 2),
                   ("folder copy --once", 2), ("feed copy --once --secret-file text", 2),
                   ("feed no/such/copy --once", 2), ("ftp://h/feed copy --once", 2)],
+    "fleet": [("users", 2), ("users --server text", 2), ("users --server redis://127.0.0.1:1/0 --once", 2)],
     "fit": [("text.txt other.txt --json --design cuckoo", 0), ("text.txt other.txt", 2), ("nothing text.txt --json", 2),
             ("text.txt nothing --json", 2), ("text.txt other.txt -o no/such/f", 2), ("empty text.txt --json", 2),
             ("text.txt other.txt --json --fpr 7", 2)],
