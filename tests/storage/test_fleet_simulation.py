@@ -29,6 +29,8 @@ CAUGHT = {
     "no open list": 0,
     "SET retried by the client": 1417,
     "untagged remove": 1020,
+    "SET before add": 0,
+    "sweeper that logs expiry": 9,
 }
 
 

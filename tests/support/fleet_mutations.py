@@ -137,6 +137,37 @@ MUTATIONS = {
         Edit("writing.delete_many", "yield from _take_back(host, epoch, generation, gone)", "pass"),
     ],
     "remove without DEL's word": [Edit("writing._counted", "bool(whole(raw[0])) and ", "")],
+    "SET before add": [
+        Edit(
+            "writing._put_part",
+            "announced = yield from _announce(host, tuple(todo))\n"
+            "            stored, overwrote = yield from _store(host, announced, todo, px)",
+            "yield from settle(host)\n"
+            "            early = Announced(host.epoch, 0, None, 0)\n"
+            "            stored, overwrote = yield from _store(host, early, todo, px)\n"
+            "            yield from _announce(host, tuple(todo))",
+        ),
+    ],
+    "sweeper that logs expiry": [
+        Edit(
+            "fleet_servers.DataModel.do_replace",
+            "if key not in self.values or self.identity not in identities:",
+            "if not identities:\n        return [int(key in self.values), self.identity]\n"
+            "    if key not in self.values or self.identity not in identities:",
+        ),
+        Edit(
+            "writing.delete_many",
+            "answer = yield Batch(",
+            "looked = yield Batch(tuple(DataReplace(key, b'', 0, ()) for key in part))\n"
+            "        swept = [\n"
+            "            key\n"
+            "            for key, one in zip(part, looked.batch)\n"
+            "            if not isinstance(one, Lost) and not one.raw[0] and host.maybe(key)\n"
+            "        ]\n"
+            "        yield from _take_back(host, epoch, generation, swept)\n"
+            "        answer = yield Batch(",
+        ),
+    ],
     "no open list": [Edit("fleet_servers.LogModel.do_begin", "adds = self.adds()", "adds = []")],
     "untagged remove": [
         Edit(
