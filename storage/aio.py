@@ -24,6 +24,7 @@ from dlbf.kernels.ledger import ABSENT, MAYBE
 from dlbf.storage import guard as threads
 from dlbf.storage.engines import engine_for
 from dlbf.storage.engines.redis import GUARDS, RedisEngine, for_asyncio
+from dlbf.storage.fleet.valkeylog import ValkeyLog
 from dlbf.storage.keys import MISSING, Items, Key, Value, as_key
 from dlbf.storage.rebuild import Progress
 from dlbf.storage.report import Drift, RebuildReport, Stats, Verification
@@ -35,6 +36,7 @@ T = TypeVar("T")
 
 # Larger batches are asked in a thread: about so many take as long as handing them over.
 DIRECT_KEYS = 1024
+ALL = (b"", None, None, False)  # no bounds: guards of many hosts know none
 CHUNK_ITEMS = 512  # that a thread fetches at once for ``async for``
 
 
@@ -66,6 +68,9 @@ class Options(TypedDict, total=False):
     keyed: bool
     sample_misses: bool | int
     lock_timeout: float | None
+    log: ValkeyLog | None
+    consistency: str
+    lease_seconds: float
 
 
 class Guard:
@@ -97,7 +102,8 @@ class Guard:
     *Guarantee*: that of ``dlbf.storage.Guard``.  *Cancellation*: a change that was begun is finished by its thread;
     whether a cancelled one was made is not known to who cancelled it, as after any timeout.  *Without a suspension
     point*: as long as the filter is as far as the log.  When another process has just changed something, the first
-    question after it follows the log in a thread.
+    question after it follows the log in a thread.  *Many hosts* (``log=``): absent keys are answered at once while the
+    host has its lease; ``rebuild`` takes no wishes there, ``keys`` and ``items`` no bounds, and there is no ``drift``.
 
     Examples
     --------
@@ -263,12 +269,16 @@ class Guard:
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
     ) -> AsyncIterator[bytes]:
         """Keys for ``async for``, fetched by threads; see ``dlbf.storage.Guard.keys``."""
+        if (prefix, start, stop, reverse) == ALL:
+            return self._chunks(lambda: iter(self._guard))
         return self._chunks(lambda: iter(self._guard.keys(prefix, start, stop, reverse)))
 
     def items(
         self, prefix: Key = b"", start: Key | None = None, stop: Key | None = None, reverse: bool = False
     ) -> AsyncIterator[tuple[bytes, bytes]]:
         """Keys and values for ``async for``, fetched by threads; see ``dlbf.storage.Guard.items``."""
+        if (prefix, start, stop, reverse) == ALL:
+            return self._chunks(lambda: iter(self._guard.items()))
         return self._chunks(lambda: iter(self._guard.items(prefix, start, stop, reverse)))
 
     async def _chunks(self, begin: Callable[[], Iterator[T]]) -> AsyncIterator[T]:

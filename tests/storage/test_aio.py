@@ -313,3 +313,39 @@ def test_wrong_clients_are_refused_when_the_guard_is_made(tmp_path, library):
         with pytest.raises(TypeError, match=match):
             refused()
     assert not (tmp_path / "guard").exists()
+
+
+def test_guards_of_many_hosts_answer_at_once_and_are_cancelled_safely(tmp_path):
+    redis = pytest.importorskip("redis")
+    valkey = pytest.importorskip("support.valkey")
+    logs = pytest.importorskip("dlbf.storage.logs")
+
+    async def main(port):
+        client = redis.Redis(port=port)
+        waiting = redis.asyncio.Redis(port=port)
+        options = {"log": logs.ValkeyLog(client, "aio"), "lease_seconds": 0.3, "secret": b"s" * 16}
+        engine = RedisEngine(client)
+        async with (
+            await asyncio.to_thread(Guard, engine, tmp_path / "a", reader=waiting, **options) as one,
+            await asyncio.to_thread(Guard, engine, tmp_path / "b", **options) as other,
+        ):
+            await one.put(b"key", b"1")
+            assert await other.get(b"key") == await one.get(b"key") == b"1"
+            assert {at_once(one.get(b"absent %d" % i)) for i in range(20)} <= {None}
+            for number in range(1, 10):  # after no turn at all it was never begun
+                task = asyncio.create_task(one.put(b"cut %d" % number, b"v"))
+                for _ in range(number):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            await one.update({b"last": b"v", b"gone": b"v"})
+            assert await other.delete(b"gone")
+            stored = {key async for key in other}
+            assert stored == {b"key", b"last", *(b"cut %d" % number for number in range(1, 10))}
+            assert all(await asyncio.gather(*(other.contains(key) for key in stored)))
+            assert await one.get_many([b"gone", b"last"]) == [None, b"v"]
+            assert (await other.verify()).missing == 0
+        await waiting.aclose()
+
+    with valkey.Server() as server:
+        asyncio.run(main(server.port))
