@@ -50,26 +50,35 @@ end
 
 -- What one call knows: the fields of the state that replies begin with, and the keys.
 local function load_state(keys)
-  local f = redis.call('HMGET', keys[1], 'number', 'identity', 'settled', 'head', 'generation', 'end', 'ttl', 'position')
+  local f = redis.call('HMGET', keys[1], 'number', 'identity', 'settled', 'head', 'generation', 'end', 'ttl', 'position',
+    'nonce')
   return {
     keys = keys,
     number = tonumber(f[1] or 0), identity = f[2] or '', settled = tonumber(f[3] or 0), head = tonumber(f[4] or 0),
     generation = tonumber(f[5] or 0), ending = tonumber(f[6] or 0), ttl = tonumber(f[7] or 0),
-    position = tonumber(f[8] or 0),
+    position = tonumber(f[8] or 0), nonce = f[9] or '',
   }
 end
 
-local function epoch_of(state) return string.format('%.0f:', state.number) .. state.identity end
+local function epoch_of(state) return string.format('%.0f:', state.number) .. state.identity .. '.' .. state.nonce end
 
 local function chunks_key(state, upload)
   return state.keys[1] .. ':chunks:' .. string.format('%.0f', state.number) .. ':' .. upload
+end
+
+-- No two epochs have one name, even if the server forgot its keys in between and counts from 1 again (FLUSHALL): whoever
+-- has a lease of the epoch before would else not notice that nobody waits for it any more.
+local function nonce()
+  local now = redis.call('TIME')
+  return now[1] .. string.format('%06d', now[2])
 end
 
 local function begin_epoch(state, identity, number)
   local upload = redis.call('HGET', state.keys[1], 'upload')
   if upload then redis.call('PEXPIRE', chunks_key(state, upload), REPLACED_MS) end
   redis.call('DEL', unpack(state.keys))
-  redis.call('HSET', state.keys[1], 'number', number, 'identity', identity, 'ttl', state.ttl)
+  state.nonce = nonce()
+  redis.call('HSET', state.keys[1], 'number', number, 'identity', identity, 'ttl', state.ttl, 'nonce', state.nonce)
   state.number, state.identity, state.settled, state.head = tonumber(number), identity, 0, 0
   state.generation, state.ending, state.position = 0, 0, 0
 end

@@ -230,6 +230,26 @@ def test_server_that_starts_anew_is_noticed(tmp_path):
             assert guard.verify().missing == 0
 
 
+def test_log_that_was_flushed_lets_no_host_deny_what_is_stored_afterwards(hosts, server):
+    writer, reader = hosts("a", secret=b"s" * 16, lease_seconds=1.5), hosts("b", secret=b"s" * 16, lease_seconds=1.5)
+    writer[b"before"] = b"v"
+    until(lambda: reader.state == "filtering")
+    server.client.flushall()
+
+    def stored():
+        try:
+            writer[b"new"] = b"v"
+        except FleetError:
+            return False
+        return True
+
+    until(stored)
+    assert reader.get(b"new") == b"v"
+    until(lambda: reader.state == writer.state == "filtering")
+    assert reader.get(b"new") == b"v"
+    assert reader.verify().missing == 0
+
+
 def test_bounded_put_waits_for_nobody(hosts, server, tmp_path):
     one = hosts(consistency="bounded")
     with Host(server.port, tmp_path / "a", lease_seconds=LEASE, consistency="bounded") as reader:

@@ -29,6 +29,7 @@ class LogState:
 
     number: int = 0
     identity: bytes = b""
+    nonce: bytes = b""
     settled: int = 0
     head: int = 0
     generation: int = 0
@@ -72,10 +73,12 @@ class LogModel:
     def __init__(self, identity, state=None, durable=False):
         self.identity = b"durable" if durable else identity
         self.state = state or LogState()
+        self.begun = 0
+        self.next_nonce = b""  # what a real server chose, where one is compared
 
     @property
     def epoch(self):
-        return b"%d:%s" % (self.state.number, self.state.identity)
+        return b"%d:%s.%s" % (self.state.number, self.state.identity, self.state.nonce)
 
     def call(self, function, arguments):
         """The reply to one function: six fields, and more if the epoch was right."""
@@ -97,7 +100,9 @@ class LogModel:
 
     def begin_epoch(self, number):
         old = self.state
-        self.state = LogState(number=number, identity=self.identity, ttl_ms=old.ttl_ms)
+        self.begun += 1
+        nonce = self.next_nonce or b"%d" % self.begun
+        self.state = LogState(number=number, identity=self.identity, nonce=nonce, ttl_ms=old.ttl_ms)
 
     # --- helpers
 
