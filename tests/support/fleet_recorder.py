@@ -31,7 +31,15 @@ class Recorder:
         self.events = deque(maxlen=MOST_EVENTS)
         driver = keeper(guard).driver
         self._wrap(driver, "_perform", self._asked)
-        self._wrap(driver.log, "wait_for_records", self._pushed)
+        follow = self.host.follow
+
+        def followed(found):
+            records = list(found)
+            if records:
+                self.say(f"follows {records}")
+            follow(records)
+
+        self.host.follow = followed
 
     def _wrap(self, owner, name, note):
         inner = getattr(owner, name)
@@ -55,9 +63,6 @@ class Recorder:
         shown = [getattr(one, "raw", one) for one in answer.batch] if isinstance(request, Batch) else answer.raw
         if isinstance(request, LogCommand | DataCommand | Batch) or shown:
             self.events.append((sent, now(), threading.current_thread().name, request, shown))
-
-    def _pushed(self, sent, arguments, found):
-        self.events.append((sent, now(), threading.current_thread().name, f"records after {arguments[0]}", found))
 
     def say(self, text):
         """Remember something else."""
