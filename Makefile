@@ -14,7 +14,7 @@ install-extras = $(BIN)/python -c "import sys, tomllib; \
     print(*(line for name in sys.argv[1:] for line in extras[name]), sep='\n')" $(1) > $(VENV)/extras.txt && \
     $(PIP) -r $(VENV)/extras.txt
 
-.PHONY: help demo test test-pythons test-lmdb1 test-long simulate lint house docs coverage dist wheels check-dist bench asv asv-check asv-publish asv-compare tables clean
+.PHONY: help demo test test-pythons test-lmdb1 test-extras test-long simulate lint house docs coverage dist wheels check-dist bench asv asv-check asv-publish asv-compare tables clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,14 @@ test-pythons: ## the default test suite with every Python that is installed; PYT
 # New environments are then of LMDB 1.0, which py-lmdb 3 has beside 0.9.
 test-lmdb1: $(VENV)/.built ## the tests of stores, with LMDB 1.0
 	LMDB_DEFAULT_LIB_VERSION=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not timing" tests/storage tests/crash
+
+$(VENV)/.extras: $(VENV)/.built
+	$(call install-extras,recipes dask)
+	touch $@
+
+# What the default suite skips because it does not install so much.
+test-extras: $(VENV)/.extras ## the recipes, columns of pandas and polars, builds with Dask
+	$(BIN)/python -m pytest -q -m "not slow and not timing" tests/docs/test_recipes.py tests/kernels/test_columns.py tests/sharded/test_running.py
 
 # What compares times is run by itself: beside other tests it would measure those.
 test-long: $(VENV)/.built ## everything, sanitizer builds included
