@@ -11,7 +11,7 @@ from dlbf.storage.fleet.messages import (
     RaiseFences,
     Scan,
     array,
-    epoch_number,
+    epoch_mark,
     fence_number,
     foreign,
     pairs,
@@ -43,7 +43,7 @@ def rebuild(host: Host, build: Build) -> Operation[Generation | None]:
     # Before the log confirms the epoch: see _mend in writing.py.
     servers = yield Identities()
     places = tuple(text(one) for one in array(servers.raw)[1:])
-    reply = yield from ask(host, LogBegin(epoch, encode(Begin(places), epoch_number(epoch))))
+    reply = yield from ask(host, LogBegin(epoch, encode(Begin(places), epoch_mark(epoch))))
     if not reply.granted:
         raise EpochChanged("the epoch is not settled")
     number = whole(reply.rest[1])
@@ -56,7 +56,7 @@ def rebuild(host: Host, build: Build) -> Operation[Generation | None]:
         return None
     position = yield from _catch_up(host, build, epoch, number)
     upload, meta = yield from _upload(host, epoch, *build.finish())
-    record = encode(End(number, places), epoch_number(epoch))
+    record = encode(End(number, places), epoch_mark(epoch))
     reply = yield from ask(host, LogEnd(epoch, number, position, upload, meta, record))
     if not reply.granted and reply.generation < number:
         raise Gap(f"the log knows of no beginning of generation {number}, or was trimmed after record {position}")

@@ -28,6 +28,7 @@ from dlbf.storage.engines.redis import RedisEngine
 from dlbf.storage.fleet import protocol
 from dlbf.storage.fleet.data import RESERVED, Data, data_for
 from dlbf.storage.fleet.figures import FleetStats
+from dlbf.storage.fleet.fitness import refuse_unfit
 from dlbf.storage.fleet.host import SECOND, Settings
 from dlbf.storage.fleet.keeper import Keeper
 from dlbf.storage.fleet.records import MAX_KEYS
@@ -85,12 +86,7 @@ def secret_for(folder: Path, secret: bytes | None, keyed: bool, server: LogServe
 
 
 def settings_of(log: ValkeyLog, server: LogServer, data: Data, strict: bool, lease_seconds: float) -> Settings:
-    """What the protocol has to know; StoreError if the log's server would forget the log."""
-    if policy := server.evicts():
-        raise StoreError(
-            f"the log's server has maxmemory-policy {policy}: it would forget leases and records when memory is short; "
-            "set noeviction, or a volatile policy"
-        )
+    """What the protocol has to know."""
     ttl = int(lease_seconds * SECOND)
     return Settings(
         ttl=ttl,
@@ -179,8 +175,9 @@ class FleetGuard(LookupCore, MutableMapping[bytes, bytes]):
         self.readonly = readonly
         self._fpr = DEFAULT_FPR if fpr is None else fpr
         server = log.server(lease_seconds)
-        secret = secret_for(self.path, secret, keyed, server, log.name)
         data = data_for(self.engine, log.name)
+        refuse_unfit(server, data)
+        secret = secret_for(self.path, secret, keyed, server, log.name)
         settings = settings_of(log, server, data, consistency == "strict", lease_seconds)
         if isinstance(self.engine, RedisEngine):
             self.engine.claim(b"fleet:" + log.name.encode(), f"hosts that share the log {log.name}", not readonly)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dlbf.storage.fleet.messages import FleetError, LogReply, epoch_number
+from dlbf.storage.fleet.messages import FleetError, LogReply, epoch_mark, epoch_number
 from dlbf.storage.fleet.records import Add, Done, End, Record, Remove, decode
 
 __all__ = [
@@ -164,8 +164,8 @@ class Copy:
         for position, data in found:
             if position <= self.position:
                 continue
-            number, record = decode(data)
-            if position != self.position + 1 or number != epoch_number(self.epoch):
+            mark, record = decode(data)
+            if position != self.position + 1 or mark != epoch_mark(self.epoch):
                 raise Gap(f"the replica is complete up to record {self.position}, the log goes on with {position}")
             self.replica.apply(position, self._effect(position, record))
             self.position = position
@@ -302,6 +302,7 @@ class Host:
         """A generation is complete."""
         if self.known is None or generation.number > self.known.number:
             self.known = generation
+            self.rebuild_due = ""  # whoever made it; what it was due for shows again if it still is
 
     def adopt(self, copy: Copy) -> None:
         """Answer from another copy, if it is as far as the present one."""

@@ -169,6 +169,8 @@ class Keeper:
                 self._tell()
                 if isinstance(error, Full):
                     self._make_if_due(self.problem)
+                elif self.host.rebuild_due:
+                    self._make_if_due(self.host.rebuild_due)
                 self._closing.wait(RETRY_SECONDS)
             except DlbfError as error:
                 self.problem = str(error)
@@ -387,11 +389,12 @@ class Keeper:
         self._wanted.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_SECONDS)
-        try:
-            forget(self.driver.log, self.host.name.decode())
-            self.driver.run(self._leave())
-        except (DlbfError, OSError):
-            log.debug("%s: the lease was not given back", self.where)
+        if self.has_lease() or self.host.owes:  # else nobody waits for this host, and the log may be gone
+            try:
+                forget(self.driver.log, self.host.name.decode())
+                self.driver.run(self._leave())
+            except (DlbfError, OSError):
+                log.debug("%s: the lease was not given back", self.where)
         self.ledger.drop()
         self.driver.close()
 

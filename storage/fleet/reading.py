@@ -2,11 +2,10 @@
 
 import zlib
 
-from dlbf.errors import ChecksumError
 from dlbf.storage.fleet.asking import LOOK_LIMIT, ask, learn_epoch
 from dlbf.storage.fleet.commands import LogChunk, LogHello, LogLook, LogRenew
 from dlbf.storage.fleet.host import Copy, Gap, Generation, Host
-from dlbf.storage.fleet.messages import FleetError, LogReply, Operation, epoch_number, pairs, text, whole
+from dlbf.storage.fleet.messages import FleetError, LogReply, Operation, epoch_mark, pairs, text, whole
 from dlbf.storage.fleet.records import Add, Begin, Done, decode, encode
 
 __all__ = ["checksum", "hello", "load", "renew"]
@@ -58,13 +57,24 @@ def load(host: Host) -> Operation[bool]:
 
 
 def _chunk(host: Host, epoch: bytes, upload: bytes, number: int) -> Operation[bytes]:
+    """A part of a filter.
+
+    Raises
+    ------
+    Gap
+        If it is not there, or is not what was stored.  Unless the filter was replaced meanwhile, a rebuild is due then:
+        nobody can load it.
+    """
     reply = yield from ask(host, LogChunk(epoch, upload, number))
-    if not reply.granted:
-        raise Gap("a chunk of the generation is no longer there")
-    data = text(reply.rest[1])
-    if checksum(data) != text(reply.rest[2]):
-        raise ChecksumError(f"chunk {number} of the shared filter {upload!r} has changed on its way; load it again")
-    return data
+    if reply.granted:
+        data = text(reply.rest[1])
+        if checksum(data) == text(reply.rest[2]):
+            return data
+    reply = yield from ask(host, LogLook(epoch, 0, 0))
+    if text(reply.rest[1]) != upload:
+        raise Gap("the filter was replaced while it was being loaded")
+    host.rebuild_due = f"chunk {number} of the filter on the log's server is damaged"
+    raise Gap(host.rebuild_due)
 
 
 def hello(host: Host) -> Operation[None]:
@@ -117,7 +127,7 @@ def renew(host: Host) -> Operation[bool]:
 
 def _renew(host: Host, copy: Copy) -> Operation[None]:
     done = tuple(host.finished[:DONE_LIMIT])
-    record = encode(Done(done), epoch_number(host.epoch)) if done else b""
+    record = encode(Done(done), epoch_mark(host.epoch)) if done else b""
     lease = host.lease
     reply = yield from ask(host, LogRenew(copy.epoch, lease, copy.position, LOOK_LIMIT, done, record))
     host.finished = [one for one in host.finished if one not in done]

@@ -1,13 +1,14 @@
 """Records of the shared log, and the one encoding they have.
 
-A record is a type byte, the number of the epoch it was written in, and its fields.  Every number is a varint (7 bits
-to a byte, the least significant first, the top bit set on all but the last); byte strings have their length in front::
+A record is a type byte, the mark of the epoch it was written in (`messages.epoch_mark`), and its fields.  Every number
+is a varint (7 bits to a byte, the least significant first, the top bit set on all but the last); byte strings have
+their length in front::
 
-    A epoch n key*n                 keys will be stored: everybody must know of them first
-    D epoch n position*n            what the adds at these positions announced has happened
-    R epoch generation n key*n      these keys were deleted, and generation counted them
-    B epoch n identity*n            a generation begins; its name is the position of this record
-    E epoch generation n identity*n generation is complete; identities are the data servers it was read from
+    A mark n key*n                 keys will be stored: everybody must know of them first
+    D mark n position*n            what the adds at these positions announced has happened
+    R mark generation n key*n      these keys were deleted, and generation counted them
+    B mark n identity*n            a generation begins; its name is the position of this record
+    E mark generation n identity*n generation is complete; identities are the data servers it was read from
 
 Servers never look into records: they keep them whole, in the log and in the list of open adds.
 """
@@ -84,26 +85,26 @@ def _strings(strings: Iterable[bytes]) -> bytes:
     return _varint(count) + b"".join(parts)
 
 
-def encode(record: Record, epoch: int) -> bytes:
-    """The bytes of a record written in the epoch with this number.
+def encode(record: Record, mark: int) -> bytes:
+    """The bytes of a record written in the epoch with this mark.
 
     Examples
     --------
     >>> encode(Add((b"k1", b"k2")), 3)
     b'A\\x03\\x02\\x02k1\\x02k2'
     """
-    number = _varint(epoch)
+    epoch = _varint(mark)
     match record:
         case Add(keys):
-            return b"A" + number + _strings(keys)
+            return b"A" + epoch + _strings(keys)
         case Done(positions):
-            return b"D" + number + _varint(len(positions)) + b"".join(map(_varint, positions))
+            return b"D" + epoch + _varint(len(positions)) + b"".join(map(_varint, positions))
         case Remove(generation, keys):
-            return b"R" + number + _varint(generation) + _strings(keys)
+            return b"R" + epoch + _varint(generation) + _strings(keys)
         case Begin(identities):
-            return b"B" + number + _strings(identities)
+            return b"B" + epoch + _strings(identities)
         case End(generation, identities):
-            return b"E" + number + _varint(generation) + _strings(identities)
+            return b"E" + epoch + _varint(generation) + _strings(identities)
 
 
 class _Cursor:
@@ -143,7 +144,7 @@ class _Cursor:
 
 
 def decode(data: bytes) -> tuple[int, Record]:
-    """The number of the epoch a record was written in, and the record.
+    """The mark of the epoch a record was written in, and the record.
 
     Raises
     ------
@@ -158,7 +159,7 @@ def decode(data: bytes) -> tuple[int, Record]:
     if not data:
         raise FormatError("a record of the shared log is empty")
     cursor = _Cursor(data, 1)
-    epoch = cursor.varint()
+    mark = cursor.varint()
     record: Record
     match data[:1]:
         case b"A":
@@ -175,4 +176,4 @@ def decode(data: bytes) -> tuple[int, Record]:
             raise FormatError(f"a record of the shared log has the type {kind!r}; this version knows A, D, R, B and E")
     if cursor.at != len(data):
         raise FormatError(f"a record of the shared log ends at byte {cursor.at} but has {len(data)} bytes")
-    return epoch, record
+    return mark, record

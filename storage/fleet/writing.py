@@ -28,7 +28,7 @@ from dlbf.storage.fleet.messages import (
     Pause,
     Raw,
     array,
-    epoch_number,
+    epoch_mark,
     fence_number,
     foreign,
     lease_rows,
@@ -133,7 +133,7 @@ def _announce(host: Host, keys: tuple[bytes, ...]) -> Operation[Announced]:
     """Append an add and wait until every lease has acknowledged it, or has lapsed and was revoked."""
     yield from settle(host)
     generation = host.removable()
-    record = encode(Add(keys), epoch_number(host.epoch))
+    record = encode(Add(keys), epoch_mark(host.epoch))
     reply = yield from ask(host, LogAdd(host.epoch, host.name, record))
     position = whole(reply.rest[1])
     announced = Announced(reply.epoch, position, generation, reply.sent)
@@ -229,7 +229,7 @@ def _take_back(host: Host, epoch: bytes, generation: Generation | None, keys: Se
         return
     for start in range(0, len(keys), MAX_KEYS):
         part = tuple(keys[start : start + MAX_KEYS])
-        record = encode(Remove(generation.number, part), epoch_number(epoch))
+        record = encode(Remove(generation.number, part), epoch_mark(epoch))
         try:
             yield from ask(host, LogRemove(epoch, generation.number, record))
         except (Lost, EpochChanged):
@@ -282,5 +282,5 @@ def flush(host: Host) -> Operation[None]:
     """Report adds that are done.  `renew` does the same on its way; this is for hosts without a lease."""
     while host.finished:
         done = tuple(host.finished[:MAX_KEYS])
-        yield from ask(host, LogDone(host.epoch, encode(Done(done), epoch_number(host.epoch)), done))
+        yield from ask(host, LogDone(host.epoch, encode(Done(done), epoch_mark(host.epoch)), done))
         host.finished = [one for one in host.finished if one not in done]
