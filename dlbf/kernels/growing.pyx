@@ -6,13 +6,14 @@ from libc.string cimport memcpy, memmove, memset
 from dlbf.kernels.core cimport KEY_ABSENT, KEY_MAYBE, KEY_REMOVED
 from dlbf.kernels.growing_pages cimport (
     BUCKETS, BUCKET_BITS, COUNT_BITS, GROUP_BITS, HEAD_WORDS, MOST_DEPTH, MOST_ENTRIES_ALIKE, bits_close, bits_get,
-    bits_open, bits_put, bucket_of, entries_at, entry_get, entry_matches, group_start, page_depth, page_entries,
-    page_is_sound, page_set_head, page_voids, page_width, page_words, run_length, void_covers, void_item, voids_at,
-    word_get, word_put, words_of,
+    bits_open, bits_put, bucket_of, entries_at, entry_matches, group_start, page_depth, page_entries,
+    page_is_sound, page_set_head, page_voids, page_width, page_words, run_contains, run_length, run_place, void_covers,
+    void_item, voids_at, word_get, word_put, words_of,
 )
 from dlbf.kernels.keys cimport KeyChunk
 from dlbf.kernels.types cimport (
-    ctz64, gate_read, gate_read_done, gate_write, gate_write_done, popcount64, prefetch, select64, unlikely,
+    counted_ones, ctz64, gate_read, gate_read_done, gate_write, gate_write_done, load64, popcount64, prefetch, select64,
+    selected64, selects, unlikely,
 )
 
 from dlbf.errors import FormatError
@@ -24,10 +25,20 @@ cdef enum:
 # One in each count of the groups from the second on.
 cdef uint64_t ONE_EACH = 0x0040201008040201
 
+# Whether the processor selects by itself.
+cdef bint has_select = selects()
+
 # For Python.
 PAGE_ENTRIES = MOST_ENTRIES
 PAGE_BUCKETS = BUCKETS
 DEEPEST = MOST_DEPTH
+
+
+def select_by_processor(bint wanted):
+    """For tests: use the processor's instructions for selecting, if it has them; says whether they are used now."""
+    global has_select
+    has_select = wanted and selects()
+    return has_select
 
 
 # --- looking for a key ---------------------------------------------------------------
@@ -56,45 +67,36 @@ cdef inline uint64_t bucket_find(const uint64_t* page, uint32_t bucket, uint32_t
 
     Less the bucket's number it is the number of its first entry.
     """
-    cdef const uint64_t* bits = page + HEAD_WORDS
-    cdef uint64_t at = group_start(page, bucket), i = at >> 6, zeros
-    cdef uint32_t skip = bucket & ((1 << GROUP_BITS) - 1), r = at & 63, p
-    # Nearly always it is among the next 64 bits.
-    zeros = word_get(bits, i) >> r
-    if i + 1 < (BUCKETS + page_entries(page) + 63) >> 6:
-        zeros |= word_get(bits, i + 1) << 1 << (63 - r)
-    zeros = ~zeros
-    if skip:
-        p = select64(zeros, skip - 1)
-        if unlikely(p >= 63):
-            return bucket_search(page, at, skip, run)
-        zeros >>= p + 1
-        if unlikely(zeros == 0):
-            return bucket_search(page, at, skip, run)
-        at += p + 1
-    elif unlikely(zeros == 0):
-        return bucket_search(page, at, 0, run)
-    run[0] = ctz64(zeros)
-    return at
-
-
-cdef inline bint run_contains(const uint64_t* page, uint64_t h, uint64_t at, uint32_t run) noexcept nogil:
-    """Whether one of ``run`` entries, at least one, matches; the first begins with that bit of the page."""
-    cdef uint64_t head = word_get(page, 0)
-    cdef uint32_t width = (head >> 40) & 0xFF
-    cdef uint64_t wanted = h << ((head >> 32) & 0xFF) << BUCKET_BITS >> (64 - width)
-    while True:
-        if entry_matches(entry_get(page, at, width), wanted):
-            return True
-        run -= 1
-        if run == 0:
-            return False
-        at += width
-
-
-cdef inline uint64_t run_place(const uint64_t* page, uint32_t bucket, uint64_t at) noexcept nogil:
-    """Where in the page the bucket's entries begin; ``at`` is its first bit behind the head."""
-    return (entries_at(page_entries(page)) << 6) + (at - bucket) * page_width(page)
+    cdef uint32_t n = page_entries(page), boundary = (bucket + (1 << (GROUP_BITS - 1))) >> GROUP_BITS
+    cdef uint32_t behind = (bucket >> (GROUP_BITS - 1)) & 1
+    cdef uint64_t at, before, word, byte
+    cdef int number, p
+    if unlikely(n == 0):
+        run[0] = 0
+        return bucket
+    # Count from the nearer end of its group: ``at`` is the last zero before it, or in it.  The head ends with a zero.
+    before = (word_get(page, 1) >> ((COUNT_BITS * boundary - COUNT_BITS) & 63)) & ((1 << COUNT_BITS) - 1)
+    before = before if boundary else 0
+    before = n if boundary == BUCKETS >> GROUP_BITS else before
+    at = 64 * HEAD_WORDS - 1 + (boundary << GROUP_BITS) + before
+    # Nearly always the bucket is among the 57 bits from there on, or up to there.
+    byte = (at >> 3) - 7 * behind
+    word = ~load64((<const uint8_t*>page) + byte)
+    word &= (~<uint64_t>0 >> (7 - (at & 7))) if behind else (~<uint64_t>0 << (at & 7))
+    number = <int>bucket - <int>(boundary << GROUP_BITS)
+    if has_select:
+        number += (<int>counted_ones(word) - 1) if behind else 0
+        p = selected64(word, number & 63)
+    else:
+        number += (popcount64(word) - 1) if behind else 0
+        p = select64(word, number & 63)
+    if unlikely(number < 0 or p >= 63):
+        return bucket_search(page, group_start(page, bucket), bucket & ((1 << GROUP_BITS) - 1), run)
+    word >>= p + 1
+    if unlikely(word == 0):
+        return bucket_search(page, group_start(page, bucket), bucket & ((1 << GROUP_BITS) - 1), run)
+    run[0] = ctz64(word)
+    return 8 * byte + p + 1 - 64 * HEAD_WORDS
 
 
 cdef bint voids_contain(const uint64_t* page, uint64_t h) noexcept nogil:
@@ -109,9 +111,10 @@ cdef bint voids_contain(const uint64_t* page, uint64_t h) noexcept nogil:
 cdef inline bint page_contains(const uint64_t* page, uint64_t h) noexcept nogil:
     cdef uint32_t run = 0, bucket = bucket_of(page, h)
     cdef uint64_t at = bucket_find(page, bucket, &run)
-    if run and run_contains(page, h, run_place(page, bucket, at), run):
-        return True
-    return unlikely(page_voids(page) != 0) and voids_contain(page, h)
+    cdef bint found = run_contains(page, h, run_place(page, bucket, at), run)
+    if unlikely(page_voids(page) != 0):
+        return found or voids_contain(page, h)
+    return found
 
 
 # --- changing a page ---------------------------------------------------------------
@@ -158,12 +161,11 @@ cdef inline void groups_changed(uint64_t* page, uint32_t bucket, uint64_t change
 cdef uint64_t* page_insert(uint64_t* page, uint32_t bucket, uint64_t value) noexcept nogil:
     """The page with one entry more; NULL, and the old page as it was, if there is no memory."""
     cdef uint32_t n = page_entries(page), width = page_width(page), i, run = 0
-    cdef uint64_t at, first
+    # Found first: a bucket is looked for by the number of entries in the head, too.
+    cdef uint64_t at = bucket_find(page, bucket, &run), first = at - bucket
     page = page_resize(page, n + 1, page_voids(page))
     if page == NULL:
         return NULL
-    at = bucket_find(page, bucket, &run)
-    first = at - bucket
     i = 0
     while i < run and bits_get(page + entries_at(n + 1), (first + i) * width, width) < value:
         i += 1
@@ -476,9 +478,9 @@ cdef class GrowingCore(FilterCore):
             done = i - AHEAD
             if done >= 0:
                 page = found[at]
-                out[done] = (runs[at] and run_contains(page, hashes[done], places[at], runs[at])) or (
-                    unlikely(page_voids(page) != 0) and voids_contain(page, hashes[done])
-                )
+                out[done] = run_contains(page, hashes[done], places[at], runs[at])
+                if unlikely(page_voids(page) != 0):
+                    out[done] |= voids_contain(page, hashes[done])
             if i < chunk.n:
                 page = pages[hashes[i] >> 1 >> shift]
                 found[at] = page
@@ -489,10 +491,8 @@ cdef class GrowingCore(FilterCore):
                 at = done & (AHEAD - 1)
                 page = found[at]
                 bucket = bucket_of(page, hashes[done])
-                places[at] = bucket_find(page, bucket, &runs[at])
-                if runs[at]:
-                    places[at] = run_place(page, bucket, places[at])
-                    prefetch(page + (places[at] >> 6))
+                places[at] = run_place(page, bucket, bucket_find(page, bucket, &runs[at]))
+                prefetch(page + (places[at] >> 6))
 
     cdef void _prefetch(self, uint64_t h) noexcept nogil:
         if self.pages != NULL:

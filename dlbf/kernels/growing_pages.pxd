@@ -1,6 +1,6 @@
 """The page of a growing filter: its fields, and how a key is looked for in it; the layout is in ``growing.pxd``."""
 
-from dlbf.kernels.types cimport ctz64, load64, popcount64, store64, uint8_t, uint32_t, uint64_t
+from dlbf.kernels.types cimport ctz64, load64, popcount64, store64, uint8_t, uint32_t, uint64_t, unlikely
 
 cdef enum:
     BUCKET_BITS = 8
@@ -32,14 +32,6 @@ cdef inline uint64_t bits_get(const uint64_t* words, uint64_t at, uint32_t width
     if r + width > 64:
         value |= word_get(words, (at >> 6) + 1) << (64 - r)
     return value & ((<uint64_t>1 << width) - 1)
-
-
-cdef inline uint64_t entry_get(const uint64_t* entries, uint64_t at, uint32_t width) noexcept nogil:
-    """The same for 1 to 57 bits behind a page's head, in one load: of the 8 bytes that end with the entry's last."""
-    cdef uint64_t end = at + width
-    cdef uint32_t above = <uint32_t>(0 - end) & 7
-    cdef uint64_t value = load64((<const uint8_t*>entries) + ((end + 7) >> 3) - 8)
-    return (value >> (64 - above - width)) & ((<uint64_t>1 << width) - 1)
 
 
 cdef inline void bits_put(uint64_t* words, uint64_t at, uint32_t width, uint64_t value) noexcept nogil:
@@ -135,6 +127,43 @@ cdef inline bint entry_matches(uint64_t value, uint64_t wanted) noexcept nogil:
 
 cdef inline uint32_t bucket_of(const uint64_t* page, uint64_t h) noexcept nogil:
     return h << page_depth(page) >> (64 - BUCKET_BITS)
+
+
+cdef inline bint entry_fits(const uint64_t* page, uint64_t end, uint64_t mask, uint64_t rest) noexcept nogil:
+    """Whether the entry that ends before that bit of the page matches; ``rest`` are the hash's bits from its first.
+
+    One load of the 8 bytes that end with its last, so it has at most 57 bits; the head lies before the first.
+    """
+    cdef uint64_t value = load64((<const uint8_t*>page) + ((end + 7) >> 3) - 8) << ((0 - end) & 7)
+    value &= mask
+    # Equal above the entry's lowest one, which ends its fingerprint and may be the topmost bit.
+    return (value ^ rest) >> 1 < value & (~value + 1)
+
+
+cdef inline bint run_contains(const uint64_t* page, uint64_t h, uint64_t at, uint32_t run) noexcept nogil:
+    """Whether one of ``run`` entries matches; the first begins with that bit of the page."""
+    cdef uint64_t head = word_get(page, 0)
+    cdef uint64_t width = (head >> 40) & 0xFF
+    cdef uint64_t rest = h << ((head >> 32) & 0xFF) << BUCKET_BITS, mask = ~(~<uint64_t>0 >> width)
+    cdef uint64_t end = at + run * width
+    cdef bint found
+    cdef uint64_t second = min(at + 2 * width, end), third = min(at + 3 * width, end)
+    # Without a branch that depends on the run; behind its end the last entry is looked at again.
+    found = entry_fits(page, min(at + width, end), mask, rest)
+    found |= entry_fits(page, second, mask, rest)
+    found |= entry_fits(page, third, mask, rest)
+    found &= run != 0
+    if unlikely(run > 3):
+        at += 3 * width
+        while at < end:
+            at += width
+            found |= entry_fits(page, at, mask, rest)
+    return found
+
+
+cdef inline uint64_t run_place(const uint64_t* page, uint32_t bucket, uint64_t at) noexcept nogil:
+    """Where in the page the bucket's entries begin; ``at`` is its first bit behind the head."""
+    return (entries_at(page_entries(page)) << 6) + (at - bucket) * page_width(page)
 
 
 cdef inline void bits_open(uint64_t* words, uint64_t at, uint64_t end, uint32_t width, uint64_t value) noexcept nogil:

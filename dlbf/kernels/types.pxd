@@ -24,6 +24,8 @@ cdef extern from "portable.h" nogil:
     uint64_t counted_ones "dlbf_counted_ones"(uint64_t x) noexcept
     int ctz64 "dlbf_ctz64"(uint64_t x) noexcept
     int select64 "dlbf_select64"(uint64_t x, int r) noexcept
+    bint selects "dlbf_selects"() noexcept
+    int selected64 "dlbf_selected64"(uint64_t x, int r) noexcept
     uint64_t bswap64 "dlbf_bswap64"(uint64_t x) noexcept
     uint64_t load64 "dlbf_load64"(const uint8_t* p) noexcept
     uint32_t load32 "dlbf_load32"(const uint8_t* p) noexcept

@@ -47,6 +47,21 @@ def test_learned_section(tmp_path):
     assert "plbf-cbf" in told
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_growing_section(form):
+    told = bench("growing", "--doublings", 3, "--absent", 20_000, "--runs", 2, "--queried", 2000, "--rounds", 3, *form)
+    if not form:
+        assert "worst single add" in told
+        return
+    figures = json.loads(told)["growing"]
+    assert [row["keys"] for row in figures["rows"]] == [1000, 2000, 4000, 8000]
+    # 1 % of 20,000 is 200 +- 14; the rate is far below it in the beginning.
+    assert all(row["fpr"] < 0.012 for row in figures["rows"])
+    assert 12 < figures["bits_per_key"] < 20
+    assert figures["worst_add_us"] > 0
+    assert figures["in_ratio"][0] > 0 < figures["many_ratio"][0]
+
+
 def test_models_section(monkeypatch):
     monkeypatch.setattr("dlbf.bench.models.SIZES", ((256, 4), (512, 8)))
     assert "naive-bayes" in bench("models", "--keys", 1500, "--rounds", 2)
@@ -55,6 +70,7 @@ def test_models_section(monkeypatch):
 @pytest.mark.parametrize(
     "arguments",
     [
+        ("growing", "--runs", 0),
         ("filters", "--keys", 0), ("filters", "--fpr", 3), ("filters", "--rounds", 0), ("store", "--keys", 0),
         ("guard", "--rounds", 0), ("models", "--keys", 1), ("adversary", "--queries", 0), ("replay", "--fpr", 1),
     ],

@@ -18,6 +18,7 @@ from support.samples import SECRET, url_keys
 import dlbf
 from dlbf import format
 from dlbf.filters.growing import fingerprint_lengths
+from dlbf.kernels.growing import select_by_processor
 
 GOLDEN = Path(__file__).parent.parent / "data" / "growing.v1.bin"
 KEYS = url_keys(3000, seed=1)
@@ -37,6 +38,79 @@ def hashes(values):
 def crowded(n, seed, one_in=6):
     """Hashes whose top bits are zero, so that pages are split for a few keys and entries are void early."""
     return np.random.default_rng(seed).integers(0, 1 << (64 - one_in), n, dtype=np.uint64)
+
+
+# --- looking for a key
+
+
+def decoded(data):
+    """The pages of a saved filter as ``growing.pxd`` draws them: depth, entries of each bucket, void items."""
+    words = format.unpack(data)[1]
+    bits = int.from_bytes(words, "little")
+    take = lambda at, n: bits >> at & ((1 << n) - 1)  # noqa: E731
+    at, pages = 128, []
+    for _ in range(take(0, 64)):
+        n, voids, depth, width = take(at, 16), take(at + 16, 16), take(at + 32, 8), take(at + 40, 8)
+        entries_at = at + 128 + -(-(256 + n) // 64) * 64
+        voids_at = entries_at + -(-n * width // 64) * 64
+        buckets, bit, entry = [], at + 128, entries_at
+        for _bucket in range(256):
+            buckets.append([])
+            while take(bit, 1):
+                buckets[-1].append(take(entry, width))
+                bit, entry = bit + 1, entry + width
+            bit += 1
+        pages.append((depth, width, buckets, [take(voids_at + 16 * i, 16) for i in range(voids)]))
+        at = voids_at + -(-voids // 4) * 64
+    return pages
+
+
+def answer(pages, h):
+    """What a filter with these pages says of a hash."""
+    place = 0
+    for page in pages:
+        if h >> (64 - page[0]) << (32 - page[0]) == place:
+            break
+        place += 1 << (32 - page[0])
+    depth, width, buckets, voids = page
+    rest = h << depth & (1 << 64) - 1
+    bucket, wanted = rest >> 56, (rest << 8 & (1 << 64) - 1) >> (64 - width)
+    for value in buckets[bucket]:
+        known = (value & -value) << 1  # the lowest one ends the fingerprint
+        if value // known == wanted // known:
+            return True
+    return any(item >> 8 >= 8 or (item & 255 ^ bucket) >> (item >> 8) == 0 for item in voids)
+
+
+@pytest.mark.parametrize("by_processor", [True, False])
+@pytest.mark.parametrize(
+    ("fpr", "n_keys"), [(0.9, 3000), (0.9, 40), (0.5, 20_000), (0.01, 5000), (1e-9, 700), (0.3, 0)]
+)
+def test_answers_are_those_of_the_documented_layout(fpr, n_keys, by_processor):
+    try:
+        if select_by_processor(by_processor) != by_processor:
+            pytest.skip("this processor does not select by itself")
+        rng = np.random.default_rng(n_keys)
+        f = dlbf.GrowingFilter(fpr, 1)
+        # Some in few pages, so that entries lose all their bits; some in few buckets, so that these are full.
+        near = np.concatenate([crowded(n_keys // 2, 1), rng.integers(0, 1 << 64, n_keys // 4, dtype=np.uint64)])
+        full = rng.integers(0, 1 << 46, min(n_keys // 4, 300), dtype=np.uint64) | np.uint64(0xABC << 52)
+        keys = np.concatenate([near, full])
+        for part in np.array_split(keys, 5):
+            f.add_hashes(hashes(part))
+        f.remove_hashes(hashes(keys[::7]))
+        pages = decoded(f.to_bytes())
+        asked = np.concatenate([keys, crowded(2000, 2), rng.integers(0, 1 << 64, 3000, dtype=np.uint64)])
+        asked = np.concatenate([asked, full ^ rng.integers(0, 1 << 53, full.size, dtype=np.uint64)])
+        found = f.contains_hashes(hashes(asked))
+        assert found.tolist() == [answer(pages, h) for h in asked.tolist()]
+        # One key at a time goes another way.
+        urls = url_keys(300, seed=3)
+        f.update(urls[:100])
+        assert [key in f for key in urls] == f.contains_many(urls).tolist()
+        assert f.contains_many(urls[:100]).all()
+    finally:
+        select_by_processor(True)
 
 
 # --- growing
