@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeAlias, cast
 
-from dlbf.storage.fleet.clients import Client, ClusterClient, Connection, Node, Pool, Word, pool_of
+from dlbf.kernels.resp import pack
+from dlbf.storage.fleet.clients import Client, ClusterClient, Node, Pool, pool_of
 from dlbf.storage.fleet.messages import FleetError, Raw
+from dlbf.storage.fleet.wire import Answer, ErrorAnswer, Wire
 
 __all__ = ["SLOTS", "Channel", "Command", "Place", "Refused", "Unanswered", "certain", "slot_of"]
 
@@ -21,7 +23,7 @@ Command: TypeAlias = "tuple[bytes | int | str, ...]"
 Reply: TypeAlias = "Raw | FleetError"
 SLOTS = 16384
 # A server says so before it does anything.
-NOT_DONE = {"TryAgainError", "ClusterDownError", "BusyLoadingError", "MasterDownError", "ReadOnlyError"}
+NOT_DONE = {"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY"}
 PAUSE_SECONDS = 0.02
 TRIES = 8
 REFRESH_SECONDS = 0.1  # between two questions for the table of slots
@@ -45,19 +47,6 @@ def certain(answer: Reply) -> Raw:
     return answer
 
 
-def plain(found: Word) -> Raw:
-    """An answer as protocol 2 has it: protocol 3 gives dicts, pairs of a list, and fractions."""
-    if isinstance(found, dict):
-        return [plain(one) for pair in found.items() for one in pair]
-    if isinstance(found, list):
-        return [plain(one) for one in found]
-    if isinstance(found, float):
-        return b"%d" % int(found)
-    if isinstance(found, str):
-        return found.encode()
-    return b"" if found is None else found
-
-
 def slot_of(key: bytes) -> int:
     """The slot of a key in a cluster.
 
@@ -74,15 +63,6 @@ def slot_of(key: bytes) -> int:
     return binascii.crc_hqx(key, 0) % SLOTS
 
 
-def pack(command: Command) -> bytes:
-    """A command as servers read it."""
-    parts = [b"*%d\r\n" % len(command)]
-    for word in command:
-        data = word if isinstance(word, bytes) else str(word).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
-
-
 class Place:
     """One server, and connections to it that nobody uses."""
 
@@ -90,55 +70,58 @@ class Place:
         self.pool = pool
         self.name = name
         self.timeout_seconds = timeout_seconds
-        self.idle: list[tuple[float, Connection]] = []
+        self.idle: list[Wire] = []
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> Wire:
         """A connection like those of the client, whose settings it has, but for how long it tries and waits."""
         options = dict(self.pool.connection_kwargs)
+        limit = self.timeout_seconds
         for name in ("socket_timeout", "socket_connect_timeout"):
             given = options.get(name)
-            limit = self.timeout_seconds
             options[name] = min(given, limit) if isinstance(given, (int, float)) and given else limit
+        seconds = options["socket_timeout"]
+        assert isinstance(seconds, (int, float))
         connection = self.pool.connection_class(**options)
         with suppress(AttributeError):
             connection.retry.update_retries(0)
         connection.connect()
-        return connection
+        return Wire(connection, seconds)
 
-    def take(self) -> Connection:
+    def take(self) -> Wire:
         """A connection that is there, or a new one; whatever fails, nothing was sent yet."""
         while True:
             try:
-                since, connection = self.idle.pop()
+                wire = self.idle.pop()
             except IndexError:
                 return self._connect()
             with suppress(Exception):
-                if time.monotonic() - since < IDLE_SECONDS or not connection.can_read(timeout=0):
-                    return connection
+                if time.monotonic() - wire.used < IDLE_SECONDS or wire.is_quiet:
+                    return wire
             with suppress(Exception):
-                connection.disconnect()
+                wire.close()
 
     @contextmanager
-    def using(self, connection: Connection) -> Iterator[None]:
+    def using(self, wire: Wire) -> Iterator[None]:
         """One exchange over a connection; if that is interrupted in any way, this one and idle ones are closed."""
         try:
             yield
         except BaseException:
             with suppress(Exception):
-                connection.disconnect()
+                wire.close()
             self.close()
             raise
-        self.idle.append((time.monotonic(), connection))
+        wire.used = time.monotonic()
+        self.idle.append(wire)
 
     def close(self) -> None:
         """Close what is idle."""
         while True:
             try:
-                _, connection = self.idle.pop()
+                wire = self.idle.pop()
             except IndexError:
                 return
             with suppress(Exception):
-                connection.disconnect()
+                wire.close()
 
 
 class Channel:
@@ -289,7 +272,7 @@ class Exchange:
         self.channel = channel
         self.place = place
         self.commands = commands
-        self.patience_seconds = patience_seconds
+        self.patience_seconds = patience_seconds or None
         self.answers: list[Reply] = [Unanswered("not sent")] * len(commands)
         self.todo = list(range(len(commands)))
 
@@ -297,18 +280,17 @@ class Exchange:
         """Send what was not done yet and read what comes; those that again were certainly not done."""
         waiting, self.todo = self.todo, []
         try:
-            connection = self.place.take()
+            wire = self.place.take()
         except Exception as error:
             self._failed(waiting, error)
             self.todo = waiting
             return waiting
         missing = False
         try:
-            with self.place.using(connection):
-                connection.send_packed_command([b"".join(pack(self.commands[i]) for i in waiting)], check_health=False)
-                _wait(connection, self.patience_seconds)
+            with self.place.using(wire):
+                wire.send(b"".join([pack(self.commands[i]) for i in waiting]))
                 while waiting:
-                    missing |= self._read(connection, waiting[0])
+                    missing |= self._read(wire.receive(self.patience_seconds), waiting[0])
                     waiting.pop(0)
         except Exception as error:
             self._failed(waiting, error)
@@ -321,25 +303,22 @@ class Exchange:
         for i in waiting:
             self.answers[i] = Unanswered(f"{type(error).__name__}: {error}")
 
-    def _read(self, connection: Connection, at: int) -> bool:
-        """Read one answer; whether the server lacks the functions."""
-        try:
-            self.answers[at] = plain(connection.read_response())
+    def _read(self, answer: Answer, at: int) -> bool:
+        """Take one answer; whether the server lacks the functions."""
+        if not isinstance(answer, ErrorAnswer):
+            self.answers[at] = answer
             return False
-        except Exception as error:
-            kind = type(error).__name__
-            if not _is_answer(error):
-                raise
-            self.answers[at] = Refused(f"{kind}: {error}")
-            if MISSING in str(error) and self.channel.library:
-                self.todo.append(at)
-                return True
-            if kind == "AskError":
-                self._ask(str(getattr(error, "host", "")), int(getattr(error, "port", 0)), at)
-            elif kind == "MovedError" or kind in NOT_DONE:
-                self.channel.ask_for_slots()
-                self.todo.append(at)
-            return False
+        self.answers[at] = Refused(answer.text)
+        if MISSING in answer.text and self.channel.library:
+            self.todo.append(at)
+            return True
+        if answer.kind == "ASK":
+            host, _, port = answer.text.rpartition(" ")[2].rpartition(":")
+            self._ask(host, int(port), at)
+        elif answer.kind == "MOVED" or answer.kind in NOT_DONE:
+            self.channel.ask_for_slots()
+            self.todo.append(at)
+        return False
 
     def _load(self) -> bool:
         command = ("FUNCTION", "LOAD", "REPLACE", self.channel.library)
@@ -364,18 +343,3 @@ class Exchange:
         self.answers[at] = asked if isinstance(asked, FleetError) else answer
         if 1 in asking.todo:
             self.todo.append(at)
-
-
-def _wait(connection: Connection, seconds: float) -> None:
-    """Let the server take its time."""
-    if seconds:
-        end = time.monotonic() + seconds
-        while not connection.can_read(timeout=max(0.0, end - time.monotonic())):
-            if time.monotonic() >= end:
-                raise TimeoutError(f"no answer within {seconds:.1f} s")
-
-
-def _is_answer(error: Exception) -> bool:
-    """Whether a server has said this; the connection can be used again."""
-    kinds = {parent.__name__ for parent in type(error).__mro__}
-    return "ResponseError" in kinds or bool(kinds & NOT_DONE)

@@ -1,11 +1,8 @@
 """What is used of the objects of redis-py and valkey-py."""
 
-from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 __all__ = ["Client", "Connection", "Node", "Pool"]
-
-Word: TypeAlias = "bytes | int | float | str | list[Word] | dict[Word, Word] | None"
 
 
 class Retries(Protocol):
@@ -22,8 +19,6 @@ class Connection(Protocol):
     def connect(self) -> None: ...
     def disconnect(self) -> None: ...
     def can_read(self, timeout: float) -> bool: ...
-    def send_packed_command(self, command: Sequence[bytes], check_health: bool) -> None: ...
-    def read_response(self) -> Word: ...
 
 
 class Maker(Protocol):

@@ -12,7 +12,7 @@ __all__ = ["refuse_unfit"]
 
 # What a server says of a command that it does not know, or that this user may not give, and of a wrong password.  While
 # it is loading or failing over it says other things.
-FOR_GOOD = ("ResponseError", "NoPermissionError", "AuthenticationError")
+FOR_GOOD = ("ERR", "NOPERM", "WRONGPASS", "NOAUTH", "ResponseError", "AuthenticationError")
 
 
 def refuse_unfit(server: LogServer, data: Data) -> None:

@@ -14,6 +14,7 @@ from dlbf.storage.fleet.asking import LOOK_LIMIT
 from dlbf.storage.fleet.commands import LogLeases, LogRevoke
 from dlbf.storage.fleet.data import Data
 from dlbf.storage.fleet.figures import FleetFigures
+from dlbf.storage.fleet.following import Follower
 from dlbf.storage.fleet.host import EpochChanged, Gap, Generation, Host, Settings
 from dlbf.storage.fleet.messages import FleetError, Lost, Operation, lease_rows
 from dlbf.storage.fleet.replica import FilterBuild, FilterReplica, FilterReplicas, Full
@@ -95,6 +96,7 @@ class Keeper:
         self._wanted = threading.Event()  # look at once whether there is something to do
         self._answered = False  # whether it did when somebody last looked
         self._leases = 0  # that it had had then
+        self._follower = Follower(log, LOOK_LIMIT)
         self._thread = threading.Thread(target=self._keep, name="dlbf-fleet", daemon=True)
         self._pid = os.getpid()
 
@@ -218,7 +220,7 @@ class Keeper:
             if not host.settings.strict:
                 self._wanted.wait(left)
                 break
-            found = driver.log.wait_for_records(copy.position, left, LOOK_LIMIT)
+            found = self._follower.wait(copy, left)
             if not found:
                 break
             with driver.lock:
@@ -396,6 +398,7 @@ class Keeper:
             except (DlbfError, OSError):
                 log.debug("%s: the lease was not given back", self.where)
         self.ledger.drop()
+        self._follower.close()
         self.driver.close()
 
     def _leave(self) -> Operation[None]:

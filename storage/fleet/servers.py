@@ -28,13 +28,13 @@ from dlbf.storage.fleet.messages import (
     whole,
 )
 
-__all__ = ["Driver", "HostRow", "LogServer"]
+__all__ = ["LATE_SECONDS", "Driver", "HostRow", "LogServer", "records_of"]
 
 T = TypeVar("T")
 PARTS = ("", ":log", ":leases", ":acks", ":open", ":waits")
 SECOND = 1_000_000_000
 ANSWER_SECONDS = 2.0
-# A server that waits for us answers a little later than we asked it to.
+# A server that waits for us may answer a little later than we asked it to.
 LATE_SECONDS = 2.0
 
 
@@ -60,6 +60,17 @@ class HostRow:
     behind: int
 
 
+def records_of(found: Raw) -> list[tuple[int, bytes]]:
+    """Positions and records, from what XREAD answers."""
+    if not found:
+        return []
+    # [[stream, entries]], or [stream, entries] where a map came; an entry is [id, [field, record]].
+    first = array(found)[0]
+    entries = array(array(first)[1] if isinstance(first, list) else array(found)[1])
+    rows = [array(one) for one in entries]
+    return [(int(text(row[0]).partition(b"-")[0]), text(array(row[1])[1])) for row in rows]
+
+
 class LogServer:
     """The log called ``name`` on a server or cluster."""
 
@@ -75,26 +86,30 @@ class LogServer:
 
     def call(self, command: LogCommand) -> Raw:
         """The answer to a command of the protocol."""
-        function = "dlbf_log_" + command.function
-        return self.ask("FCALL", function, len(PARTS), *self.keys, self.durable, *command.arguments())
+        return self.ask(*self.words(command))
+
+    def words(self, command: LogCommand) -> Command:
+        """A command of the protocol as servers take it."""
+        return (
+            "FCALL",
+            b"dlbf_log_" + command.function.encode(),
+            len(PARTS),
+            *self.keys,
+            self.durable,
+            *command.arguments(),
+        )
+
+    @property
+    def stream(self) -> bytes:
+        """The key of the records."""
+        return self.keys[1]
 
     def wait_for_wake(self, position: int, seconds: float) -> bytes:
         """Wait until the add at a position is acknowledged by all; the epoch that the log says then, or nothing."""
         key = self.state + b":wake:%d" % position
-        found = self.ask("BLPOP", key, f"{seconds:.3f}", patience_seconds=seconds + LATE_SECONDS)
+        # A server ends waits up to a tenth of a second late, so it is told to wait for longer than we do.
+        found = self.ask("BLPOP", key, f"{seconds + LATE_SECONDS:.3f}", patience_seconds=seconds)
         return text(array(found)[1]) if found else b""
-
-    def wait_for_records(self, position: int, seconds: float, limit: int) -> list[tuple[int, bytes]]:
-        """Wait for records after a position; none if there is none for so long."""
-        wait: Command = ("BLOCK", max(1, int(seconds * 1000)), "STREAMS", self.keys[1], f"{position}-0")
-        found = self.ask("XREAD", "COUNT", limit, *wait, patience_seconds=seconds + LATE_SECONDS)
-        if not found:
-            return []
-        # [[stream, entries]], or [stream, entries] where a dict came; an entry is [id, [field, record]].
-        first = array(found)[0]
-        entries = array(array(first)[1] if isinstance(first, list) else array(found)[1])
-        rows = [array(one) for one in entries]
-        return [(int(text(row[0]).partition(b"-")[0]), text(array(row[1])[1])) for row in rows]
 
     def hosts(self) -> list[HostRow]:
         """Who holds a lease, and how far each is."""
@@ -235,7 +250,8 @@ class Driver:
             else:
                 time.sleep(seconds)
         except FleetError:
-            time.sleep(min(seconds, 0.05))  # the protocol asks again
+            # The protocol asks again.
+            time.sleep(min(max(0.0, (until - boottime_ns()) / SECOND), 0.05))
         now = boottime_ns()
         if wake:
             self.waited_ns += now - sent

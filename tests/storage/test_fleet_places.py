@@ -375,7 +375,7 @@ def test_user_who_may_not_call_functions_is_refused(server, open_host):
         "weak", enabled=True, passwords="+pw", keys="*", commands=["+@all", "-function", "-fcall"]
     )
     weak = redis.Redis(port=server.port, username="weak", password="pw")
-    with pytest.raises(StoreError, match=r"a user who may call FUNCTION and FCALL, found: NoPermissionError"):
+    with pytest.raises(StoreError, match=r"a user who may call FUNCTION and FCALL, found: NOPERM"):
         open_host(server.client, log=ValkeyLog(weak, "fleet"))
 
 
