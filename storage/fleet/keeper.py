@@ -33,6 +33,8 @@ RETRY_SECONDS = 0.1
 # A rebuild is left to another host that began one, for so long.
 BUILDER_MS = 15_000
 BUILD_TRIES = 20
+# A filter that is being replaced is not there for a moment; one that is not there so often was lost.
+GAPS = 5
 # Records after which a checkpoint spares new hosts their replay.
 CHECKPOINT_RECORDS = 20_000
 CLOSE_SECONDS = 10.0
@@ -96,6 +98,7 @@ class Keeper:
         self._wanted = threading.Event()  # look at once whether there is something to do
         self._answered = False  # whether it did when somebody last looked
         self._leases = 0  # that it had had then
+        self._gaps = 0  # how often in a row the filter or records after it were not there
         self._follower = Follower(log, LOOK_LIMIT)
         self._thread = threading.Thread(target=self._keep, name="dlbf-fleet", daemon=True)
         self._pid = os.getpid()
@@ -169,7 +172,8 @@ class Keeper:
             except (EpochChanged, Gap, Lost) as error:
                 self.problem = str(error)
                 self._tell()
-                if isinstance(error, Full):
+                self._gaps += isinstance(error, Gap)
+                if isinstance(error, Full) or self._gaps > GAPS:
                     self._make_if_due(self.problem)
                 elif self.host.rebuild_due:
                     self._make_if_due(self.host.rebuild_due)
@@ -199,6 +203,7 @@ class Keeper:
             return
         run(protocol.renew(host))
         self.refusal = None
+        self._gaps = 0
         replica = host.copy.replica if host.copy is not None else None
         if host.rebuild_due:
             self._make_if_due(host.rebuild_due)

@@ -6,7 +6,8 @@
 --
 -- KEYS, all of one slot:
 --   1 state   hash    number identity settled head generation end ttl upload position meta, and b<position>: the begin
---                     records of generations that may still end
+--                     records of generations that may still end; trimmed: the last record that is gone; how many leases
+--                     there are, and opens: entries of 5
 --   2 log     stream  <position>-0: one field with the record
 --   3 leases  hash    name: "counter milliseconds label"
 --   4 acks    zset    name: the position it has acknowledged
@@ -51,13 +52,21 @@ end
 -- What one call knows: the fields of the state that replies begin with, and the keys.
 local function load_state(keys)
   local f = redis.call('HMGET', keys[1], 'number', 'identity', 'settled', 'head', 'generation', 'end', 'ttl', 'position',
-    'nonce')
+    'nonce', 'leases', 'opens', 'trimmed')
   return {
     keys = keys,
     number = tonumber(f[1] or 0), identity = f[2] or '', settled = tonumber(f[3] or 0), head = tonumber(f[4] or 0),
     generation = tonumber(f[5] or 0), ending = tonumber(f[6] or 0), ttl = tonumber(f[7] or 0),
     position = tonumber(f[8] or 0), nonce = f[9] or '',
+    leases = tonumber(f[10] or 0), opens = tonumber(f[11] or 0), trimmed = tonumber(f[12] or 0),
   }
+end
+
+-- Whether keys were lost without the state (deleted, or evicted): nobody would be waited for, or open
+-- adds be left out, or nobody could follow.
+local function is_torn(state)
+  return redis.call('HLEN', state.keys[3]) ~= state.leases or redis.call('ZCARD', state.keys[4]) ~= state.leases
+    or redis.call('XLEN', state.keys[5]) ~= state.opens or redis.call('XLEN', state.keys[2]) ~= state.head - state.trimmed
 end
 
 local function epoch_of(state) return string.format('%.0f:', state.number) .. state.identity .. '.' .. state.nonce end
@@ -81,6 +90,7 @@ local function begin_epoch(state, identity, number)
   redis.call('HSET', state.keys[1], 'number', number, 'identity', identity, 'ttl', state.ttl, 'nonce', state.nonce)
   state.number, state.identity, state.settled, state.head = tonumber(number), identity, 0, 0
   state.generation, state.ending, state.position = 0, 0, 0
+  state.leases, state.opens, state.trimmed = 0, 0, 0
 end
 
 local function heading(state)
@@ -90,7 +100,8 @@ local function heading(state)
 end
 
 local function append(state, record)
-  state.head = redis.call('HINCRBY', state.keys[1], 'head', 1)
+  state.head = state.head + 1
+  redis.call('HSET', state.keys[1], 'head', state.head)
   redis.call('XADD', state.keys[2], id_of(state.head), 'r', record)
   return state.head
 end
@@ -155,11 +166,12 @@ local function wake(state)
 end
 
 local function set_lease(state, lease, counter, ttl, label)
-  redis.call('HSET', state.keys[3], lease, string.format('%.0f %.0f ', counter, ttl) .. label)
+  local is_new = redis.call('HSET', state.keys[3], lease, string.format('%.0f %.0f ', counter, ttl) .. label)
+  if is_new == 1 then redis.call('HINCRBY', state.keys[1], 'leases', 1) end
 end
 
 local function drop_lease(state, lease)
-  redis.call('HDEL', state.keys[3], lease)
+  redis.call('HINCRBY', state.keys[1], 'leases', -redis.call('HDEL', state.keys[3], lease))
   redis.call('ZREM', state.keys[4], lease)
 end
 
@@ -167,7 +179,10 @@ end
 local function finish(state, record, args, first)
   local n = 0
   for i = first, #args do n = n + redis.call('XDEL', state.keys[5], args[i] .. '-0') end
-  if n > 0 then append(state, record) end
+  if n > 0 then
+    redis.call('HSET', state.keys[1], 'opens', state.opens - n)
+    append(state, record)
+  end
 end
 
 -- A filter was uploaded: it stays, the one before goes soon.
@@ -185,7 +200,9 @@ local function register(name, act)
     local durable, epoch = table.remove(args, 1), table.remove(args, 1)
     local identity = identity_of(durable)
     local state = load_state(keys)
-    if state.number == 0 or state.identity ~= identity then begin_epoch(state, identity, state.number + 1) end
+    if state.number == 0 or state.identity ~= identity or is_torn(state) then
+      begin_epoch(state, identity, state.number + 1)
+    end
     if epoch ~= epoch_of(state) then return heading(state) end
     local result = act(state, args)
     local reply = heading(state)
@@ -245,6 +262,7 @@ register('add', function(state, args)
   local owner, record = args[1], args[2]
   local position = append(state, record)
   redis.call('XADD', state.keys[5], id_of(position), 'r', record)
+  redis.call('HSET', state.keys[1], 'opens', state.opens + 1)
   local last, least, second = two_least(state)
   if (owner == last and second or least) < position then
     redis.call('ZADD', state.keys[6], position, string.format('%.0f ', position) .. owner)
@@ -298,8 +316,7 @@ register('end', function(state, args)
   local begun = redis.call('HEXISTS', state.keys[1], 'b' .. string.format('%.0f', generation))
   if begun == 0 or generation <= state.generation then return { 0 } end
   -- A checkpoint of the generation before trimmed records that this one needs: nobody could load it.
-  local trimmed = tonumber(redis.call('HGET', state.keys[1], 'trimmed') or 0)
-  if tonumber(args[2]) < trimmed then return { 0 } end
+  if tonumber(args[2]) < state.trimmed then return { 0 } end
   keep(state, args[3], args[2], args[4])
   for _, field in ipairs(redis.call('HKEYS', state.keys[1])) do
     local position = string.match(field, '^b(%d+)$')
@@ -320,10 +337,9 @@ register('checkpoint', function(state, args)
 end)
 
 register('trim', function(state, args)
-  local last = math.min(tonumber(args[1]), state.position)
-  local trimmed = tonumber(redis.call('HGET', state.keys[1], 'trimmed') or 0)
+  local last = math.min(tonumber(args[1]), state.position, state.head)
   redis.call('XTRIM', state.keys[2], 'MINID', '=', id_of(last + 1))
-  redis.call('HSET', state.keys[1], 'trimmed', string.format('%.0f', math.max(trimmed, last)))
+  redis.call('HSET', state.keys[1], 'trimmed', string.format('%.0f', math.max(state.trimmed, last)))
   return { 1 }
 end)
 

@@ -250,6 +250,19 @@ def test_log_that_was_flushed_lets_no_host_deny_what_is_stored_afterwards(hosts,
     assert reader.verify().missing == 0
 
 
+@pytest.mark.parametrize("part", ["leases", "acks", "log"])
+def test_lost_key_of_the_log_makes_all_hosts_begin_anew(hosts, server, part):
+    a, b = hosts("a", secret=b"s" * 16), hosts("b", secret=b"s" * 16)
+    a[b"before"] = b"1"
+    epoch = a.stats().fleet.epoch
+    assert server.client.delete(f"dlbf:fleet:{{fleet}}:{part}") == 1
+    until(lambda: min(guard.stats().fleet.epoch for guard in (a, b)) > epoch)
+    until(lambda: a.state == b.state == "filtering")
+    a[b"after"] = b"2"
+    assert (b.get(b"before"), b.get(b"after"), b.get(b"never")) == (b"1", b"2", None)
+    assert [host.behind < 3 for host in a.stats().fleet.hosts] == [True, True]
+
+
 def test_bounded_put_waits_for_nobody(hosts, server, tmp_path):
     one = hosts(consistency="bounded")
     with Host(server.port, tmp_path / "a", lease_seconds=LEASE, consistency="bounded") as reader:

@@ -45,6 +45,7 @@ log_calls = st.one_of(
     st.tuples(st.just("wrong epoch")),
     st.tuples(st.just("another server")),
     st.tuples(st.just("flushall")),
+    st.tuples(st.just("lose"), st.sampled_from([("acks",), ("leases",), ("acks", "leases"), ("open",), ("log",)])),
 )  # fmt: skip
 data_keys = st.sampled_from([b"{s}1", b"{s}2"])
 stamps = st.sampled_from([b"1:x", b"2:x", b"2:y@z", b"10:x"])
@@ -103,6 +104,11 @@ def test_log_library_answers_like_the_model(client, calls, durable):
         if name == "flushall":
             client.flushall()
             model.state = LogState()
+            continue
+        if name == "lose":
+            client.delete(*(f"{{n}}:{part}" for part in arguments[0]))
+            lost = {"open": model.state.open, "log": model.state.log}.get(arguments[0][0], model.state.leases)
+            model.state.torn |= bool(lost)
             continue
         if name == "another server":
             client.execute_command("DEBUG", "CHANGE-REPL-ID")

@@ -182,7 +182,7 @@ MUTATIONS = {
     "no epoch": [
         Edit(
             "fleet_servers.LogModel.call",
-            "if state.number == 0 or state.identity != self.identity:",
+            "if state.number == 0 or state.identity != self.identity or state.torn:",
             "if state.number == 0:",
         ),
     ],
@@ -253,7 +253,11 @@ MUTATIONS = {
     ],
     "a record passed over": [
         Edit("host.Copy.follow", "position != self.position + 1 or ", ""),
-        Edit("fleet_servers.LogModel.do_trim", "last = min(position, state.checkpoint.position)", "last = state.head"),
+        Edit(
+            "fleet_servers.LogModel.do_trim",
+            "last = min(position, state.checkpoint.position, state.head)",
+            "last = state.head",
+        ),
     ],
     "answers though not as far as the head": [Edit("host.Host.answers", "copy.position >= self.head", "True")],
     "loads without what was logged since": [

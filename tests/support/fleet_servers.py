@@ -44,6 +44,7 @@ class LogState:
     uploads: dict[bytes, dict[int, tuple[bytes, bytes]]] = field(default_factory=dict)
     waits: dict[int, bytes] = field(default_factory=dict)
     wakes: dict[int, bytes] = field(default_factory=dict)
+    torn: bool = False  # one of the keys was lost alone
 
     def copy(self):
         """What a replica has at this moment."""
@@ -84,7 +85,7 @@ class LogModel:
         """The reply to one function: six fields, and more if the epoch was right."""
         epoch, *rest = arguments
         state = self.state
-        if state.number == 0 or state.identity != self.identity:
+        if state.number == 0 or state.identity != self.identity or state.torn:
             self.begin_epoch(state.number + 1)
         if epoch != self.epoch:
             return self.heading()
@@ -256,7 +257,7 @@ class LogModel:
 
     def do_trim(self, position):
         state = self.state
-        last = min(position, state.checkpoint.position)
+        last = min(position, state.checkpoint.position, state.head)
         state.trimmed = max(state.trimmed, last)
         for one in [one for one in state.log if one <= last]:
             del state.log[one]
