@@ -37,6 +37,8 @@ class FleetFigures:
         Seconds that puts of this host waited, by the leases they waited for.
     lapsed : dict
         Leases that this host took away because they stood still, and how often.
+    foreign : int
+        Keys that ``watch_foreign_writes`` found in the engine though nobody announced them.
     reason : str
         Why reads pass through at this moment; empty: they do not.
     """
@@ -53,6 +55,7 @@ class FleetFigures:
     waited_seconds: float
     waited_for: dict[str, float]
     lapsed: dict[str, int]
+    foreign: int
     reason: str
 
 

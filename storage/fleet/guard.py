@@ -140,6 +140,9 @@ class FleetGuard(LookupCore, MutableMapping[bytes, bytes]):
         False for filters that anybody can compute.
     label : str
         What operators see of this host; by default its machine and process.
+    watch_foreign_writes : bool
+        Have the servers of a `RedisEngine` tell of every change, and pass reads through when a key is there that no
+        guard has announced, until a new filter is made.  A trip-wire, no guarantee: the key is denied before that.
 
     Notes
     -----
@@ -164,6 +167,7 @@ class FleetGuard(LookupCore, MutableMapping[bytes, bytes]):
         secret: bytes | None = None,
         keyed: bool = True,
         label: str = "",
+        watch_foreign_writes: bool = False,
     ) -> None:
         if consistency not in CONSISTENCIES:
             raise ValueError(f"consistency must be one of {', '.join(CONSISTENCIES)}, found {consistency!r}")
@@ -171,6 +175,11 @@ class FleetGuard(LookupCore, MutableMapping[bytes, bytes]):
             raise ValueError(f"expected lease_seconds of at least {LEAST_LEASE_SECONDS}, found {lease_seconds!r}")
         generations.check_fpr(fpr)
         self.engine = engine_for(engine)
+        if watch_foreign_writes and not isinstance(self.engine, RedisEngine):
+            raise StoreError(
+                f"watch_foreign_writes needs a RedisEngine, whose servers tell of changes, found a "
+                f"{type(self.engine).__name__}; leave it out"
+            )
         self.path = folder_of(path)
         self.readonly = readonly
         self._fpr = DEFAULT_FPR if fpr is None else fpr
@@ -192,6 +201,8 @@ class FleetGuard(LookupCore, MutableMapping[bytes, bytes]):
         self._finalizer = weakref.finalize(self, self._keeper.stop)
         self._keeper.start()
         try:
+            if watch_foreign_writes:
+                self._keeper.trust.watch(OPEN_SECONDS)
             if attach:
                 self._keeper.wait_until_answering(settings.grace / 1e9 + OPEN_SECONDS)
         except BaseException:

@@ -15,6 +15,7 @@ from dlbf.storage.fleet.commands import LogLeases, LogRevoke
 from dlbf.storage.fleet.data import Data
 from dlbf.storage.fleet.figures import FleetFigures
 from dlbf.storage.fleet.following import Follower
+from dlbf.storage.fleet.foreign import Trust
 from dlbf.storage.fleet.host import EpochChanged, Gap, Generation, Host, Settings
 from dlbf.storage.fleet.messages import FleetError, Lost, Operation, lease_rows
 from dlbf.storage.fleet.replica import FilterBuild, FilterReplica, FilterReplicas, Full
@@ -99,6 +100,7 @@ class Keeper:
         self._answered = False  # whether it did when somebody last looked
         self._leases = 0  # that it had had then
         self._gaps = 0  # how often in a row the filter or records after it were not there
+        self.trust = Trust(self.host, self.driver, self._distrust, where)
         self._follower = Follower(log, LOOK_LIMIT)
         self._thread = threading.Thread(target=self._keep, name="dlbf-fleet", daemon=True)
         self._pid = os.getpid()
@@ -113,7 +115,7 @@ class Keeper:
         """Show readers what the host knows; the driver's lock is held."""
         host = self.host
         copy = host.copy
-        if copy is None or copy.epoch != host.epoch:
+        if copy is None or copy.epoch != host.epoch or not self.trust.has(copy):
             self._word.until_ns = 1
             if self._shown is not None:
                 self._shown.core = LedgerCore()
@@ -139,7 +141,8 @@ class Keeper:
 
     def has_lease(self) -> bool:
         """Whether there is a filter and a lease; it may be some records behind at this moment."""
-        return self.host.copy is not None and boottime_ns() < self.host.until
+        copy = self.host.copy
+        return copy is not None and boottime_ns() < self.host.until and self.trust.has(copy)
 
     def wait_until_answering(self, seconds: float) -> bool:
         """Wait until that is so, for so long and while this host is making a generation.
@@ -310,6 +313,14 @@ class Keeper:
 
         threading.Thread(target=work, name="dlbf-generation", daemon=True).start()
 
+    def _distrust(self, problem: str, is_new: bool) -> None:
+        """Nothing is denied before a scan that begins now is a filter."""
+        self.problem = problem
+        if is_new:
+            with self.driver.lock:
+                self._publish()
+        self._make_if_due(problem)
+
     def make(self, reason: str, force: bool = False) -> tuple[Generation, FilterBuild] | None:
         """Make a generation, unless another host does so; all hosts load it."""
         host, server = self.host, self.driver.log
@@ -384,6 +395,7 @@ class Keeper:
             waited_seconds=self.driver.waited_ns / 1e9,
             waited_for={named(lease): ns / 1e9 for lease, ns in list(host.waited.items())},
             lapsed={named(lease): n for lease, n in list(self.driver.revoked.items())},
+            foreign=self.trust.foreign,
             reason="" if self.has_lease() else self.problem or LAPSED,
         )
 
@@ -403,6 +415,7 @@ class Keeper:
             except (DlbfError, OSError):
                 log.debug("%s: the lease was not given back", self.where)
         self.ledger.drop()
+        self.trust.stop()
         self._follower.close()
         self.driver.close()
 

@@ -7,11 +7,12 @@ of them between two requests.
 
 from dlbf.storage.fleet.asking import ask, learn_epoch, settle
 from dlbf.storage.fleet.building import checkpoint, rebuild
-from dlbf.storage.fleet.reading import hello, load, renew
+from dlbf.storage.fleet.reading import catch_up, hello, load, renew
 from dlbf.storage.fleet.writing import delete, delete_many, flush, put, put_many
 
 __all__ = [
     "ask",
+    "catch_up",
     "checkpoint",
     "delete",
     "delete_many",

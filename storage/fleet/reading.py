@@ -8,7 +8,7 @@ from dlbf.storage.fleet.host import Copy, Gap, Generation, Host
 from dlbf.storage.fleet.messages import FleetError, LogReply, Operation, epoch_mark, pairs, text, whole
 from dlbf.storage.fleet.records import Add, Begin, Done, decode, encode
 
-__all__ = ["checksum", "hello", "load", "renew"]
+__all__ = ["catch_up", "checksum", "hello", "load", "renew"]
 
 DONE_LIMIT = 512  # adds reported as done in one renewal
 
@@ -123,6 +123,22 @@ def renew(host: Host) -> Operation[bool]:
         if host.copy is copy and copy.position == before < host.head:
             host.copy = None  # the log was trimmed beyond what we have
     return host.copy is not None
+
+
+def catch_up(host: Host) -> Operation[None]:
+    """Follow the log up to where it is at this moment, without a word about leases."""
+    copy = host.copy
+    if copy is None:
+        return
+    head = -1
+    while host.copy is copy and (head < 0 or copy.position < head):
+        before = copy.position
+        reply = yield from ask(host, LogLook(copy.epoch, before, LOOK_LIMIT))
+        head = reply.head if head < 0 else head
+        if host.copy is copy:
+            host.follow(pairs(reply.rest[6]))
+            if copy.position == before < head:
+                host.copy = None  # the log was trimmed beyond what we have
 
 
 def _renew(host: Host, copy: Copy) -> Operation[None]:
