@@ -1,4 +1,4 @@
-"""A small cluster for ``dlbf fleet demo``: three primaries, a replica of each, on the loopback interface, in memory."""
+"""A small cluster for ``dlbf fleet demo`` and ``dlbf bench fleet``: on the loopback interface, in memory."""
 
 import contextlib
 import importlib
@@ -83,14 +83,14 @@ class DemoServer:
 
 
 class DemoCluster:
-    """The servers; all are gone at the end."""
+    """The servers, three primaries and with ``replicas`` one of each; all are gone at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: bool = True) -> None:
         program = server_program()
         self._folder = Path(tempfile.mkdtemp(prefix="dlbf-fleet-demo-"))
         self.servers: list[DemoServer] = []
         try:
-            for _ in range(2 * N_PRIMARIES):
+            for _ in range(2 * N_PRIMARIES if replicas else N_PRIMARIES):
                 self.servers.append(DemoServer(program, self._folder))
             self._join()
         except BaseException:

@@ -59,6 +59,7 @@ SECTIONS = {
     "games": Section(("adversary", "--only", "games", "--keys", "50000")),
     "bounds": Section(("adversary", "--only", "price", "--only", "hybrid", "--only", "cost", "--keys", "100000")),
     "guard": Section(("guard", "--keys", "100000", "--queries", "5000"), made_keys=True),
+    "fleet": Section(("fleet",), made_keys=True),
     "replay": Section(
         tuple(
             "replay --design auto --design layers --design tables --model ngram --model none "

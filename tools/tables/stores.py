@@ -1,4 +1,4 @@
-"""The tables of stores, guards, large sets and replayed histories."""
+"""The tables of stores, guards, hosts, large sets and replayed histories."""
 
 from collections.abc import Callable
 
@@ -191,6 +191,30 @@ def _layers(record: Record) -> Grid:
     return ("store", "bits per key", "at most", "rate of unseen keys", "bytes of the model", "keys missed"), rows
 
 
+def _fleet(record: Record) -> Grid:
+    costs = record["costs"]
+    reads, puts = costs["reads"], costs["puts"]
+    rows = [
+        [what, f"{middle:,.0f}", f"{low:,.0f}-{high:,.0f}"]
+        for what, (middle, low, high) in {
+            "`SET` by the client, without a guard": puts["bare"],
+            "put of a new key, four other hosts read": puts["new"],
+            "put over an existing key": puts["over"],
+        }.items()
+    ]
+    rows += [
+        ["absent `get`, a round trip without a guard", f"{reads['trip_ns'] / 1e3:,.0f}", ""],
+        ["absent `get`, a host with a lease", f"{reads['host_ns'] / 1e3:.2f}", ""],
+        ["absent `get`, a guard of one host", f"{reads['local_ns'] / 1e3:.2f}", ""],
+    ]
+    return ("operation", "µs, median", "a tenth to nine tenths"), rows
+
+
+def _fleet_bars(record: Record) -> Grid:
+    rows = [[row["what"], f"{row['found']:,.2f}", f"{row['bar']:g}", met(row)] for row in record["bars"]]
+    return ("what", "found", "bar", ""), rows
+
+
 def _distribution(record: Record) -> Grid:
     rows = [[what, number(n_bytes)] for what, n_bytes in record["sizes"].items()]
     return (f"{record['keys']:,} keys, {100 * record['fpr']:g} %, without a model", "bytes"), rows
@@ -198,6 +222,8 @@ def _distribution(record: Record) -> Grid:
 
 TABLES = {
     "distribution": Table("distribution", _distribution),
+    "fleet": Table("fleet", _fleet),
+    "fleet-bars": Table("fleet", _fleet_bars),
     "layers": Table("layers", _layers),
     "guard-rocksdb": Table("guard", _guard_rocksdb),
     "guard-costs": Table("guard", _guard_costs),

@@ -10,6 +10,7 @@ __all__ = ["command"]
 SECTIONS = {
     "adversary": "Attacks on every design and on a store, the price of a bound, the cost of the defence.",
     "filters": "Classical filters: size, rate and time beside their peers.",
+    "fleet": "Hosts that share a filter on a cluster of this machine: reads, puts, a host that is stopped or new.",
     "growing": "The filter that grows without its keys: bits, rates, single adds, questions, beside what is promised.",
     "guard": "A guard before RocksDB and other engines: what it saves and costs.",
     "layers": "A store's layered filter: bits per key, rates, absent reads, beside what was promised.",
