@@ -61,6 +61,9 @@ directives = {
     "auto_pickle": False,
 }
 
+# What Cython adds to each module with typed memoryviews is most of what there is to compile: it is compiled once.
+shared = "dlbf.kernels._cython_shared"
+
 sources = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "dlbf").rglob("*.pyx"))
 headers = sorted(path.relative_to(HERE).as_posix() for path in (HERE / "dlbf" / "kernels").glob("*.h"))
 extensions = [
@@ -75,6 +78,9 @@ extensions = [
     )
     for source in sources
 ]
+extensions.append(
+    Extension(shared, [], define_macros=macros, extra_compile_args=compile_args, extra_link_args=link_args)
+)
 
 setup(
     options={"build_ext": {"parallel": os.cpu_count() or 1}},
@@ -82,6 +88,7 @@ setup(
         extensions,
         compiler_directives=directives,
         build_dir="build/cython",
+        shared_utility_qualified_name=shared,
         nthreads=0 if sys.platform == "win32" else os.cpu_count() or 1,
     ),
 )
