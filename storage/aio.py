@@ -68,6 +68,7 @@ class Options(TypedDict, total=False):
     keyed: bool
     sample_misses: bool | int
     lock_timeout: float | None
+    remember_bytes: int | None
     log: ValkeyLog | None
     consistency: str
     lease_seconds: float

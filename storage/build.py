@@ -89,15 +89,23 @@ class Builder(Generic[View]):
         self.filter = filter
         self._keys_after = keys_after
         self.position: bytes | None = None  # the last key passed; None: none yet
-        self.done = False
+        self.walked = False  # every key was passed
         self.applied = 0
         self.restarts = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether the filter is complete, but for what the log says since ``applied``."""
+        return self.walked
 
     def restart(self) -> None:
         """Begin again, with the same filter."""
         self.filter.clear()
+        self._walk_again()
+
+    def _walk_again(self) -> None:
         self.position = None
-        self.done = False
+        self.walked = False
         self.restarts += 1
 
     def catch_up(self, txn: View, now: int) -> bool:
@@ -125,7 +133,7 @@ class Builder(Generic[View]):
 
     def _begun(self) -> bool:
         """Whether there is anything that the journal could change."""
-        return self.position is not None or self.done
+        return self.position is not None or self.walked
 
     def _begin_again(self, now: int) -> bool:
         """The journal cannot be followed from where this is."""
@@ -137,12 +145,15 @@ class Builder(Generic[View]):
         """Keys that the walk has met."""
         self.filter.update(keys)
 
+    def _take_rest(self, txn: View) -> None:
+        """At the end of the walk: keys that it has not met for a reason."""
+
     def wait(self) -> None:
         """Before another step: nothing is under way that it would have to wait for."""
 
     def _meet(self, record: Record) -> None:
         """Follow a record of the journal."""
-        apply_record(self.filter, record, None if self.done else self.position)
+        apply_record(self.filter, record, None if self.walked else self.position)
 
     def step(self, txn: View, n_keys: int) -> int:
         """Catch up with ``txn`` (a read transaction) and pass up to ``n_keys`` more keys; returns how many."""
@@ -160,7 +171,7 @@ class Builder(Generic[View]):
         return self._keys_after(txn, self.position)
 
     def _walk(self, txn: View, n_keys: int) -> int:
-        if self.done:
+        if self.walked:
             return 0
         passed = 0
         keys = self._ahead(txn)
@@ -172,7 +183,8 @@ class Builder(Generic[View]):
                 self.position = part[-1]
                 passed += len(part)
             if len(part) < wanted:
-                self.done = True
+                self._take_rest(txn)
+                self.walked = True
                 break
         steps.reached("build-stepped")
         return passed
@@ -188,27 +200,29 @@ class LayeredBuilder(Builder[View]):
         self,
         log: Log[View],
         gathering: Gathering,
-        keys_after: Callable[[View, bytes | None], Iterator[bytes]],
+        keys_after: Callable[[View, bytes | None], Iterator[bytes]] = lambda txn, position: iter(()),
     ) -> None:
         self.log = log
         self.gathering = gathering
         self._keys_after = keys_after
         self._making: Making | None = None  # since the walk is at its end
+        self._is_made = False
         self.position = None
-        self.done = False
+        self.walked = False
         self.applied = 0
         self.restarts = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a filter."""
+        return self._is_made
 
     def restart(self) -> None:
         """Begin again."""
         self.gathering.clear()
         self._making = None
-        self.position = None
-        self.done = False
-        self.restarts += 1
-
-    def _begun(self) -> bool:
-        return self.position is not None or self._making is not None or self.done
+        self._is_made = False
+        self._walk_again()
 
     def _take(self, keys: list[bytes]) -> None:
         self.gathering.update(keys)
@@ -218,17 +232,15 @@ class LayeredBuilder(Builder[View]):
             apply_record(self.filter, record)
         else:
             # Behind the last key there may be more by now; the walk will not meet them.
-            apply_record(self.gathering, record, self.position if self._making is None else None)
+            apply_record(self.gathering, record, None if self.walked else self.position)
 
     def _walk(self, txn: View, n_keys: int) -> int:
-        passed = 0
-        if self._making is None and not self.done:
-            passed = super()._walk(txn, n_keys)
-            if self.done:
-                self.done = False
-                self._making = Making(self.gathering.make_base, len(self.gathering) >= THREAD_KEYS)
-        if self._making is not None and not self.done:
-            self._collect(0.0)
+        if self.done:
+            return 0
+        passed = super()._walk(txn, n_keys)
+        if self.walked and self._making is None:
+            self._making = Making(self.gathering.make_base, len(self.gathering) >= THREAD_KEYS)
+        self._collect(0.0)
         return passed
 
     def _collect(self, patience_seconds: float | None) -> None:
@@ -236,11 +248,11 @@ class LayeredBuilder(Builder[View]):
         base = self._making.ready(patience_seconds) if self._making is not None else None
         if base is not None:
             self.filter = self.gathering.finish(base)
-            self.done = True
+            self._making, self._is_made = None, True
 
     def wait(self) -> None:
         """Before another step: let the base be made."""
-        if self._making is not None and not self.done:
+        if self._making is not None:
             self._making.ready(POLL_SECONDS)
 
     def finish(self, txn: View) -> None:

@@ -228,7 +228,7 @@ class Commits:
         self.log.write_traffic(txn, replace(traffic, generation=position, absent=0, false_positives=0))
         flags = FLAG_OMITTED | (FLAG_REMOVED if operations.n_removed else 0)
         record = operations.record(position, position, flags, False)
-        filter = self.ledger.shared(filter, position)  # before others look for it
+        filter = self.ledger.shared(filter, checkpoint, txn)  # before others look for it
         with Held(self.ledger.lock):
             self.log.commit(self.writes, txn, position, record, "switch-written", "switch-done")
             self.growth.builder = None
@@ -364,7 +364,7 @@ class Commits:
 
     def _is_layered(self, txn: Txn) -> bool:
         """Whether a filter that has grown may be a layered one: unless the last rebuild was for tables."""
-        if not self.ledger.settings.layered:
+        if self.ledger.settings.why_tables:
             return False
         build = self.log.read_build(txn)
         return build is None or not build.tables

@@ -111,17 +111,17 @@ class Face(LookupCore):
         answer = ledger.ask(wanted)
         if answer == UNKNOWN and ledger.refresh():
             answer = ledger.ask(wanted)
-        epoch = ledger.epoch
         if answer == ABSENT:
             traffic.count(filtered=1)
             traffic.absent(wanted)
             return default
+        moment = ledger.moment()
         value = self.source.fetch(wanted)
         if answer == UNKNOWN:
             traffic.count(unfiltered=1)
         elif value is None:
             traffic.count(false_positives=1)
-            ledger.remember(wanted, epoch)
+            ledger.remember(wanted, moment)
         if value is None:
             traffic.absent(wanted)
             return default
@@ -199,7 +199,7 @@ class Face(LookupCore):
         ledger, traffic = self.ledger, self.traffic
         traffic.count(lookups=len(wanted))
         maybe, position = ledger.ask_many(wanted)
-        epoch = ledger.epoch
+        moment = ledger.moment()
         asked: Sequence[int] = range(len(wanted)) if maybe is None else maybe.nonzero()[0].tolist()
         read, values = fetch(wanted, asked, position) if asked else (asked, [])
         absent = [i for i, value in zip(read, values, strict=True) if value is None or value is False]
@@ -208,7 +208,7 @@ class Face(LookupCore):
         else:
             traffic.count(filtered=len(wanted) - len(read), false_positives=len(absent))
             for i in absent:
-                ledger.remember(wanted[i], epoch)
+                ledger.remember(wanted[i], moment)
         traffic.draw_many(wanted, set(read).difference(absent))
         return wanted, read, values
 

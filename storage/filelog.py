@@ -80,6 +80,8 @@ class FileLog(FileLogCore, TableLog):
         Whether a record is on disk before its commit returns.
     """
 
+    maps_filters = True
+
     def __init__(self, environment: FolderEnvironment, dbs: Databases, waits: bool) -> None:
         self.environment = environment
         self.dbs = dbs

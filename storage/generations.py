@@ -279,7 +279,7 @@ def remainder(filter: Filter) -> int:
 
         return regions.remainder(filter)
     if isinstance(filter, LayeredFilter):
-        return filter.n_added + len(filter)
+        return max(filter.n_added, len(filter))  # what is in the tables is counted, too
     row = base_of_kind(filter.KIND)
     if row is not None and not row.forgets:
         return 0

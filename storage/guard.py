@@ -23,7 +23,7 @@ from dlbf.kernels.methods import own_methods
 from dlbf.storage import steps
 from dlbf.storage.commits import Commits
 from dlbf.storage.engines import Adapter, engine_for
-from dlbf.storage.engines.base import PlainAdapter, checked_ttl, keys_of
+from dlbf.storage.engines.base import PlainAdapter, checked_ttl, keys_of, why_tables
 from dlbf.storage.enginesource import EngineSource
 from dlbf.storage.face import CLOSE_PATIENCE_SECONDS, Face, sample_limit
 from dlbf.storage.filelog import FileLog
@@ -35,11 +35,7 @@ from dlbf.storage.guarding import GuardedWrites
 from dlbf.storage.guardopening import UNATTACHED, Opening, prepare_folder
 from dlbf.storage.intents import LOCK_FILE, LockFile, boot_id
 from dlbf.storage.keys import Items, Key, Value, as_items, as_key, as_value
-from dlbf.storage.layout import (
-    GUARD_KEY,
-    STATE_BROKEN,
-    GuardInfo,
-)
+from dlbf.storage.layout import GUARD_KEY, STATE_BROKEN, GuardInfo
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.owner import owner_name
 from dlbf.storage.parts import Opened, Options, checked_path
@@ -92,6 +88,8 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         Whether to keep a sample of the absent keys that are asked for, or how many of them.
     lock_timeout : float, optional
         Most seconds to wait for another process that is writing.
+    remember_bytes : int, optional
+        As for ``dlbf.storage.Store``, where the filter has layers: see ``Adapter.fresh`` of ``dlbf.storage.engines``.
     log : dlbf.storage.logs.ValkeyLog, optional
         A log on a server, for guards on many hosts: see ``dlbf.storage.logs.FleetGuard`` for this and what follows.
     consistency : {"strict", "bounded"}
@@ -151,6 +149,7 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         keyed: bool = True,
         sample_misses: bool | int = True,
         lock_timeout: float | None = None,
+        remember_bytes: int | None = None,
         log: ValkeyLog | None = None,
         consistency: str = "strict",
         lease_seconds: float = 1.0,
@@ -162,12 +161,7 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         if sync == "none" and boot is None:
             raise ValueError('sync="none" needs a system that tells one boot from another (Linux); use sync="full"')
         options = Options(
-            fpr,
-            readonly,
-            sync,
-            secret=secret,
-            keyed=keyed,
-            lock_timeout=lock_timeout,
+            fpr, readonly, sync, secret=secret, keyed=keyed, lock_timeout=lock_timeout, remember_bytes=remember_bytes
         )
         options.check()
         limit = sample_limit(sample_misses, readonly)
@@ -202,6 +196,7 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         """Put the parts together."""
         self._writes = writes
         writes.on_refusal = weakly(self._claim)
+        opened.settings.why_tables = why_tables(self.engine)
         ledger, traffic = self._prepare(opened, limit)
         source = EngineSource(self.engine, opened.environment)
         self._commits = Commits(

@@ -327,17 +327,16 @@ class GuardedWrites:
         if keys:
             self.commits.transact(write)
 
-    def new_builder(self, filter: Filter | Gathering) -> Builder[Txn]:
-        """What fills an empty filter with the engine's keys, step by step."""
-        assert not isinstance(filter, Gathering)  # no layers: see ``Settings.layered``
+    def new_builder(self, empty: Filter | Gathering) -> Builder[Txn]:
+        """What fills an empty filter, or makes a layered one, from the engine's keys, step by step."""
         self.within(self.forget_late)
         log = self.commits.log
         with log.reading() as txn:
             n_late = len(self.source.late.keys(txn))
-        if n_late:
+        if n_late and not isinstance(empty, Gathering):
             # Nobody has counted them.
-            filter = generations.enlarged(filter, 1 + n_late / max(1, generations.capacity_of(filter)))
-        return builder_for(log, filter, self.source.engine, self.source.late)
+            empty = generations.enlarged(empty, 1 + n_late / max(1, generations.capacity_of(empty)))
+        return builder_for(log, empty, self.source.engine, self.source.late)
 
     def forget_late(self) -> None:
         """Take keys from the list whose writes will not arrive any more."""

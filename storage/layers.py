@@ -1,4 +1,4 @@
-"""Layered filters of a store: gathering the keys of the next base, making it, and when another one is due.
+"""Layered filters of stores and guards: gathering the keys of the next base, making it, and when another one is due.
 
 What a layered filter is, and why it denies no key, is in ``dlbf/kernels/layers.pxd``.
 

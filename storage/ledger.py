@@ -47,7 +47,7 @@ class Settings:
     where: str  # for messages
     info: StoreInfo
     secret: bytes | None
-    layered: bool = False  # may the filter be a layered one?
+    why_tables: str = ""  # why the filter may not be a layered one; empty: it may
     remember_bytes: int | None = (
         None  # of absent keys that a layered one may remember; None: see ``dlbf.storage.layers``
     )
@@ -125,8 +125,8 @@ class Ledger(LedgerCore, Generic[View]):
         self.trouble.clear()
         self.full = None
         if isinstance(filter, LayeredFilter):
-            # Only where nobody writes behind the log: what was read may be there a moment later.
-            layers.limit_absent(filter, self.settings.remember_bytes if self.settings.layered else 0)
+            # Only where what was read says all that there was: see ``dlbf.storage.engines.base.why_tables``.
+            layers.limit_absent(filter, 0 if self.settings.why_tables else self.settings.remember_bytes)
             if isinstance(before, LayeredFilter):
                 filter.absent.carry_counts(before.absent)
         if self._on_adopt is not None:
@@ -134,9 +134,18 @@ class Ledger(LedgerCore, Generic[View]):
         self.applied = checkpoint.txn_id
         self.filter = filter
 
-    def shared(self, filter: Filter, generation: int) -> Filter:
-        """The same filter; its base is in memory that other processes use too, if there is one and that is possible."""
-        return self.settings.bases.share(filter, generation) if isinstance(filter, LayeredFilter) else filter
+    def shared(self, filter: Filter, checkpoint: Checkpoint, txn: View) -> Filter:
+        """A filter that was just written as a checkpoint; its base is in memory that other processes use too, if it has
+        one and that is possible."""
+        if not isinstance(filter, LayeredFilter):
+            return filter
+        if not self.log.maps_filters:
+            return self.settings.bases.share(filter, checkpoint.generation)
+        try:
+            return self._read_filter(txn, checkpoint)[0]  # what others map
+        except Unusable as error:
+            log.debug("%s: this process has a copy of its own: %s", self.settings.where, error)
+            return filter
 
     def state(self) -> tuple[str, str]:
         """ "filtering" or "pass-through", and why; the caller needs no lock."""
@@ -397,7 +406,7 @@ class Ledger(LedgerCore, Generic[View]):
         where = f"{self.settings.where}: filter of generation {checkpoint.generation}"
         blob, sums = self.log.read_filter(txn, checkpoint, where)
         try:
-            return self.shared(generations.load(blob, self.settings.secret, where), checkpoint.generation), sums
+            filter = generations.load(blob, self.settings.secret, where)
         except VersionError as error:
             raise Unusable(str(error), VERSION) from None
         except (FormatError, ChecksumError) as error:
@@ -408,3 +417,9 @@ class Ledger(LedgerCore, Generic[View]):
             raise Unusable(
                 f"{where}{error} (or run rebuild() to make a new filter with a new secret)", SECRET
             ) from None
+        if not isinstance(filter, LayeredFilter):
+            return filter, sums
+        if self.log.maps_filters:
+            self.settings.bases.note(filter)
+            return filter, sums
+        return self.settings.bases.share(filter, checkpoint.generation), sums

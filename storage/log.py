@@ -22,6 +22,11 @@ class Log(Protocol[View]):
     """Positions are numbers that rise by one with each record; 0 is before the first."""
 
     @property
+    def maps_filters(self) -> bool:
+        """Whether ``read_filter`` gives bytes of a file that is mapped: processes share what they do not change."""
+        ...
+
+    @property
     def word(self) -> Word:
         """The newest position, in shared memory: a record is there before the word shows its position."""
         ...

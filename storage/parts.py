@@ -241,4 +241,5 @@ def read_settings(environment: Environment, dbs: Databases, options: Options, is
     secret = None
     if info.keyed:
         secret = read_secret(path) if options.secret is None else bytes(options.secret)
-    return Settings(str(path), info, secret, not is_guard, options.remember_bytes)
+    why_tables = "what its engine can do is not known" if is_guard else ""
+    return Settings(str(path), info, secret, why_tables, options.remember_bytes)

@@ -329,11 +329,13 @@ def learn(
 
 def with_layers(commits: Commits, wishes: Wishes, n_keys: int, notes: list[str]) -> Wishes:
     """The wishes, decided whether the filter is to have layers or tables that delete in place; says why."""
-    asked, may = wishes.design, commits.ledger.settings.layered
-    if asked == generations.LAYERS and not may:
-        raise StoreError("the filter of a guard has tables that delete in place; choose 'auto' or 'tables'")
+    asked, why_tables = wishes.design, commits.ledger.settings.why_tables
+    if asked == generations.LAYERS and why_tables:
+        raise StoreError(f"no layers here: {why_tables}; choose 'auto' or 'tables'")
     wanted = asked == generations.LAYERS
-    if asked == "auto" and may and n_keys >= layers.LEAST_KEYS:
+    if asked == "auto" and why_tables and n_keys >= layers.LEAST_KEYS:
+        notes.append(f"tables that delete in place: {why_tables}")
+    elif asked == "auto" and n_keys >= layers.LEAST_KEYS:
         churn = layers.churn(commits.ledger.added, commits.ledger.deleted, n_keys)
         wanted = churn <= layers.BREAK_EVEN
         notes.append(

@@ -70,11 +70,15 @@ class SharedBases:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / SHARED_FILE
-        self._base: weakref.ref[Filter] | None = None
+        self._bases: tuple[weakref.ref[Filter], ...] = ()  # those that are, of this process
 
     def has(self, filter: LayeredFilter) -> bool:
         """Whether the filter's base is in memory that other processes can use."""
-        return self._base is not None and self._base() is filter.static
+        return any(base() is filter.static for base in self._bases)
+
+    def note(self, filter: LayeredFilter) -> None:
+        """The base of this one is in memory that other processes can use."""
+        self._bases = (*(base for base in self._bases if base() is not None), weakref.ref(filter.static))
 
     def share(self, filter: LayeredFilter, generation: int) -> LayeredFilter:
         """The same filter over shared memory; the one that was given if that is not possible."""
@@ -85,7 +89,7 @@ class SharedBases:
         except (OSError, MemoryError) as error:
             log.debug("%s: this process has a copy of its own: %s", self._path, error)
             return filter
-        self._base = weakref.ref(shared.static)
+        self.note(shared)
         return shared
 
     def _mapped(self, data: bytes, generation: int) -> "_Mapped":

@@ -37,6 +37,7 @@ class TableLog(LogCore):
 
     environment: Environment
     dbs: Databases
+    maps_filters = False
 
     @property
     def word(self) -> Word:

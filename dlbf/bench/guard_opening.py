@@ -30,6 +30,7 @@ class Numbered(Adapter):
 
     ordered = True
     in_flight = False
+    fresh = True
 
     def __init__(self, n_keys: int) -> None:
         self.n_keys = n_keys

@@ -1,4 +1,4 @@
-"""The layered filter of a store: a static base, tables of what was added since, and keys known to be absent."""
+"""The layered filter of stores and guards: a static base, tables of what was added since, keys known to be absent."""
 
 from collections.abc import Iterator
 from typing import Self, cast

@@ -133,8 +133,8 @@ cdef class LogHead:
         return checked_note(position << 2 | intent)
 
     def watch(self, word):
-        """Let a :class:`dlbf.kernels.ledger.Word` show the newest position."""
-        word.attach(self.map, WORD_AT, WORD_AT)
+        """Let a :class:`dlbf.kernels.ledger.Word` show the newest position, and whether something is noted."""
+        word.attach(self.map, WORD_AT, WORD_AT, NOTE_AT)
 
     # --- positions
 

@@ -47,6 +47,7 @@ cdef class Word:
     cdef readonly bint attached
     cdef const uint8_t* first
     cdef const uint8_t* second
+    cdef const uint8_t* note             # not 0: a writer has announced what it has not done yet
     cdef public uint64_t until_ns        # nothing is answered from this ``boottime_ns`` on; 0: no such time
 
 
@@ -110,15 +111,28 @@ cdef inline int ledger_probe(LedgerCore ledger, object key) noexcept:
     return ANSWER_MAYBE if maybe else ANSWER_ABSENT
 
 
-cdef inline void ledger_remember(LedgerCore ledger, object key, uint64_t epoch) noexcept:
-    """A key that passed was read and is not there; ``epoch`` was noted before it was read.
+cdef inline uint64_t ledger_moment(LedgerCore ledger) noexcept:
+    """What :func:`ledger_remember` needs to know of the moment before a read: the epoch, or 0, in which nothing may be
+    remembered.
 
-    It is entered only if the data were those of the position that the filter answers for.  Then no change has been
-    begun since the note (each raises the epoch), and the word is still what it was: so what was read is neither older
-    nor newer.  Newer data would deny a key to a snapshot that has it.  The GIL is held from here to the end.
+    A guard's writer announces keys in the log, and then stores them in the engine; until the word shows them, and the
+    note that it has set before is cleared, they may not be there yet.  The note is looked at after the epoch: one that
+    is set later belongs to a position that the filter does not have yet.
+    """
+    cdef uint64_t epoch = ledger.epoch
+    return epoch if likely(load_shared64(ledger.word.note) == 0) else 0
+
+
+cdef inline void ledger_remember(LedgerCore ledger, object key, uint64_t moment) noexcept:
+    """A key that passed was read and is not there; ``moment`` was noted before it was read.
+
+    It is entered only if the data were those of the position that the filter answers for.  Then nothing was announced
+    and not done at that moment, no change has been begun since (each raises the epoch), and the word is still what it
+    was: so what was read is neither older nor newer.  Newer data would deny a key to a snapshot that has it.  The GIL
+    is held from here to the end.
     """
     cdef const uint8_t* data
-    if ledger.epoch == epoch and ledger_usable(ledger) and isinstance(ledger.filter, LayeredCore):
+    if moment and ledger.epoch == moment and ledger_usable(ledger) and isinstance(ledger.filter, LayeredCore):
         data = <const uint8_t*>PyBytes_AS_STRING(key)
         layered_remember(ledger.filter, data, PyBytes_GET_SIZE(key))
 

@@ -36,26 +36,29 @@ cdef class Word:
     """
 
     def __cinit__(self):
-        self.first = self.second = <const uint8_t*>&NOWHERE
+        self.first = self.second = self.note = <const uint8_t*>&NOWHERE
 
     def __dealloc__(self):
         if self.attached:
             PyBuffer_Release(&self.taken.view)
 
-    def attach(self, buffer, Py_ssize_t first_offset, Py_ssize_t second_offset):
-        """Watch two offsets of a buffer."""
+    def attach(self, buffer, Py_ssize_t first_offset, Py_ssize_t second_offset, Py_ssize_t note_offset=-1):
+        """Watch two offsets of a buffer; and a third one, at which a writer's note is, if there is such."""
+        cdef Py_ssize_t last = max(first_offset, second_offset, note_offset)
         self.detach()
         PyObject_GetBuffer(buffer, &self.taken.view, PyBUF_SIMPLE)
-        if min(first_offset, second_offset) < 0 or max(first_offset, second_offset) + 8 > self.taken.view.len:
+        if min(first_offset, second_offset) < 0 or last + 8 > self.taken.view.len:
             PyBuffer_Release(&self.taken.view)
             raise ValueError("the positions are outside of the buffer")
         self.attached = True
         self.first = <const uint8_t*>self.taken.view.buf + first_offset
         self.second = <const uint8_t*>self.taken.view.buf + second_offset
+        if note_offset >= 0:
+            self.note = <const uint8_t*>self.taken.view.buf + note_offset
 
     def detach(self):
         """Watch nothing; a second time nothing happens."""
-        self.first = self.second = <const uint8_t*>&NOWHERE
+        self.first = self.second = self.note = <const uint8_t*>&NOWHERE
         if self.attached:
             self.attached = False
             PyBuffer_Release(&self.taken.view)
@@ -69,6 +72,7 @@ cdef class LedgerCore:
     """Base of :class:`dlbf.storage.ledger.Ledger`."""
 
     def __cinit__(self, *args, **kwargs):
+        self.epoch = 1
         self.lock = LedgerLock()
         self.word = Word()
         self.current = NEVER
@@ -128,9 +132,13 @@ cdef class LedgerCore:
             return ANSWER_UNKNOWN
         return ledger_probe(self, key)
 
-    def remember(self, bytes key, uint64_t epoch):
-        """A key was read after ``epoch`` was noted, and is not there; it may be entered among the absent ones."""
-        ledger_remember(self, key, epoch)
+    def moment(self):
+        """What :meth:`remember` must know: to be asked for before the data are read."""
+        return ledger_moment(self)
+
+    def remember(self, bytes key, uint64_t moment):
+        """A key was read after ``moment`` was noted, and is not there; it may be entered among the absent ones."""
+        ledger_remember(self, key, moment)
 
     cpdef bint follow(self, uint64_t position, record, Py_ssize_t n_operations) except -1:
         """Apply the (checked) record of ``position`` to the filter; :meth:`offer` may follow.

@@ -2,7 +2,7 @@
 
 cimport cython
 
-from dlbf.kernels.ledger cimport ANSWER_ABSENT, ANSWER_MAYBE, ledger_ask, ledger_remember
+from dlbf.kernels.ledger cimport ANSWER_ABSENT, ANSWER_MAYBE, ledger_ask, ledger_moment, ledger_remember
 from dlbf.kernels.traffic cimport traffic_absent
 from dlbf.kernels.types cimport likely, uint64_t
 
@@ -31,7 +31,7 @@ cdef class LookupCore:
 
     cdef inline object _look_up(self, object key, object default):
         cdef TrafficCore traffic = self.traffic
-        cdef uint64_t epoch
+        cdef uint64_t moment
         cdef int answer = ledger_ask(self.ledger, key)
         if likely(answer == ANSWER_ABSENT):
             traffic.n_lookups += 1
@@ -40,12 +40,12 @@ cdef class LookupCore:
             return default
         if answer == ANSWER_MAYBE:
             traffic.n_lookups += 1
-            epoch = self.ledger.epoch
+            moment = ledger_moment(self.ledger)
             value = self.source._fetch(key)
             if value is not None:
                 return value
             traffic.n_false_positives += 1
-            ledger_remember(self.ledger, key, epoch)
+            ledger_remember(self.ledger, key, moment)
             traffic_absent(traffic, key)
             return default
         return self._look_up_slowly(key, default)

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from dlbf.errors import StoreError
 
-__all__ = ["Adapter", "Engine", "PlainAdapter", "checked_ttl", "keys_of", "refuse_asynchronous"]
+__all__ = ["Adapter", "Engine", "PlainAdapter", "checked_ttl", "keys_of", "refuse_asynchronous", "why_tables"]
 
 MAX_TTL_SECONDS = 10_000_000_000  # 300 years: servers count milliseconds since 1970 in 63 bits
 
@@ -74,6 +74,11 @@ class Adapter(ABC):
     ordered : bool
         ``scan(start)`` yields the keys from ``start`` on, in the order of bytes.  A rebuild beside writers is then
         exact; otherwise keys deleted meanwhile stay in the filter until the next one.
+    fresh : bool
+        Every read sees what was put before it began, by whichever process: it is of no older moment, and of no copy
+        that lags behind.  While a key is overwritten, readers find the old value or the new one.  A guard's filter then
+        has layers and remembers keys that were read and are not there, unless the engine is ``in_flight`` or
+        ``revives``.
     in_flight : bool
         A write may still arrive after the process that sent it has failed or died (a network lies in between).  A
         guard then
@@ -93,6 +98,7 @@ class Adapter(ABC):
     """
 
     ordered = False
+    fresh = False
     in_flight = True
     repeats = False
     tells = False
@@ -248,6 +254,17 @@ def refuse_asynchronous(engine: object) -> None:
             f"expected an engine that answers at once, found {kind.__module__}.{kind.__qualname__}, whose answers are "
             "awaited; give one without asyncio: dlbf.storage.aio.Guard makes that awaitable"
         )
+
+
+def why_tables(engine: Adapter) -> str:
+    """Why a filter before this engine may not have layers; empty: it may."""
+    if engine.in_flight:
+        return "a write of the engine may arrive after its writer has died"
+    if engine.revives:
+        return "a key of the engine may be there again though nobody has put it"
+    if not engine.fresh:
+        return "a read of the engine may miss what another process has just put (``Adapter.fresh``)"
+    return ""
 
 
 def library_errors(engine: object, *names: str) -> tuple[type[Exception], ...]:

@@ -36,6 +36,8 @@ def folder_of(database: Any) -> Path | None:
 class LevelEngine(FileAdapter):
     """A ``plyvel.DB``, or a part of one with a prefix; one with a comparator of its own counts as without order."""
 
+    fresh = True  # one process has it open
+
     def __init__(self, database: Any) -> None:
         self.database = database
         self._folder = folder_of(getattr(database, "db", database))

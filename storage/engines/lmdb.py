@@ -32,6 +32,8 @@ class LmdbEngine(FileAdapter):
     (b'1', None, [b'a'])
     """
 
+    fresh = True
+
     def __init__(self, environment: lmdb.Environment, database: "bytes | Database | None" = None) -> None:
         self.environment = environment
         self._path = Path(environment.path()).absolute()

@@ -1,11 +1,15 @@
 """A dict, or any other mutable mapping of bytes to bytes."""
 
 import os
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, MutableMapping
 
 from dlbf.storage.engines.base import Adapter
 
 __all__ = ["MappingEngine"]
+
+# Whose reads are known to be fresh; a mapping of another type may lag behind something.
+PLAIN = (dict, OrderedDict, defaultdict)
 
 
 class MappingEngine(Adapter):
@@ -22,6 +26,7 @@ class MappingEngine(Adapter):
 
     def __init__(self, mapping: MutableMapping[bytes, bytes]) -> None:
         self.mapping = mapping
+        self.fresh = type(mapping) in PLAIN
         # A dict dies with its process: what a filter knows of one says nothing about the next.
         self._identity = os.urandom(16) if isinstance(mapping, dict) else b""
 

@@ -28,6 +28,15 @@ def column_family(database: Any) -> str | None:
     return name if end else None
 
 
+def follows_another(database: Any) -> bool:
+    """Whether a database is a secondary one, which sees what the primary one has put when it is told to catch up."""
+    try:
+        database.set_options({})  # refused by every other one because it is empty
+    except Exception as error:
+        return "Invalid argument" not in str(error)
+    return True
+
+
 class RocksEngine(FileAdapter):
     """A ``rocksdict.Rdict`` whose keys and values are bytes.
 
@@ -47,6 +56,7 @@ class RocksEngine(FileAdapter):
     def __init__(self, database: Any) -> None:
         self.database = database
         self._folder = Path(database.path()).absolute()
+        self.fresh = not follows_another(database)
         if not is_raw(database):
             raise TypeError(
                 "expected a rocksdict.Rdict opened with rocksdict.Options(raw_mode=True), found one in its default "

@@ -141,6 +141,9 @@ class SqliteEngine(FileAdapter):
         self._change(f"CREATE TABLE IF NOT EXISTS {t} ({k} {kind} PRIMARY KEY, {v} BLOB{more}) WITHOUT ROWID", [()])
         self._check(table, key, value, text, expires)
         self._file = database_file(connection)
+        # With a write-ahead log others may write while a statement of this connection is being read, and nothing that
+        # the connection asks meanwhile is newer than that; otherwise they wait.
+        self.fresh = self._file is None or self._rows("PRAGMA main.journal_mode")[0][0] != "wal"
 
     def _check(self, table: str, key: str, value: str, text: bool, expires: str | None) -> None:
         """Refuse a table in which two keys of bytes may be one, or are in another order."""

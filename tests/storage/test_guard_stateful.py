@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from support import guard_engines
+from support.replica import Replica
 
-from dlbf.storage import Guard, generations, ledger
+from dlbf.storage import Guard, generations, layers, ledger
 
 keys = st.binary(min_size=1, max_size=2) | st.builds(lambda n: b"k" * n, st.sampled_from([100, 493, 495, 511]))
 values = st.binary(max_size=20)
@@ -22,6 +23,7 @@ class AgainstDict(RuleBasedStateMachine):
 
     name = ""
     server = None
+    fpr = 0.01
 
     def __init__(self):
         super().__init__()
@@ -37,10 +39,15 @@ class AgainstDict(RuleBasedStateMachine):
         engine = self.mapping
         if self.name != "dict":
             engine = self.stack.enter_context(guard_engines.opened(self.name, self.data))
-        self.guard = self.stack.enter_context(Guard(engine, self.folder / "guard", sync="none"))
+        self.guard = self.stack.enter_context(Guard(engine, self.folder / "guard", self.fpr, sync="none"))
+        self.replica = Replica(self.guard)  # of another process
+
+    def close(self):
+        self.replica = None
+        self.stack.close()
 
     def teardown(self):
-        self.stack.close()
+        self.close()
         shutil.rmtree(self.folder)
 
     @rule(key=keys, value=values)
@@ -82,18 +89,18 @@ class AgainstDict(RuleBasedStateMachine):
     def checkpoint(self):
         self.guard.checkpoint()
 
-    @rule()
-    def rebuild(self):
-        self.guard.rebuild()
+    @rule(design=st.sampled_from(["auto", "tables"]))
+    def rebuild(self, design):
+        self.guard.rebuild(design=design)
 
     @rule()
     def reopen(self):
-        self.stack.close()
+        self.close()
         self.open()
 
     @rule()
     def lose_the_guard(self):
-        self.stack.close()
+        self.close()
         shutil.rmtree(self.folder / "guard")
         guard_engines.release(self.name, self.data)
         self.open()
@@ -111,20 +118,29 @@ class AgainstDict(RuleBasedStateMachine):
         guard, model = self.guard, self.model
         assert len(guard) == len(model)
         assert dict(guard.items()) == model
-        wanted = [*model, b"absent", b"b" * 400]
+        wanted = [*model, b"absent", b"b" * 400, *(b"%d" % i for i in range(10))]
         assert guard.get_many(wanted) == [model.get(key) for key in wanted]
-        assert [guard.get(key) for key in wanted] == [model.get(key) for key in wanted]
+        for reader in (guard, self.replica, guard, self.replica):
+            assert [reader.get(key) for key in wanted] == [model.get(key) for key in wanted]
         assert guard.state == "filtering"
         assert guard.verify() == type(guard.verify())(len(model), 0, 0)
 
 
-@pytest.mark.parametrize("name", guard_engines.ALL)
-def test_guard_behaves_like_a_dict(name, monkeypatch):
+EVERY = [(name, False) for name in guard_engines.ALL] + [(name, True) for name in ("dict", *guard_engines.FRESH)]
+
+
+@pytest.mark.parametrize(
+    ("name", "layered"), EVERY, ids=[f"{name}-layers" if layered else name for name, layered in EVERY]
+)
+def test_guard_behaves_like_a_dict(name, layered, monkeypatch):
     monkeypatch.setattr(generations, "MIN_CAPACITY", 32)
+    monkeypatch.setattr(layers, "LEAST_KEYS", 8 if layered else 1 << 40)
+    monkeypatch.setattr(layers, "BREAK_EVEN", 1e9)
     monkeypatch.setattr(ledger, "MIN_LOG_BYTES", 600)
     monkeypatch.setattr(ledger, "LOG_SHARE", 1)
     with guard_engines.running(name) as folder:
-        machine = type("Against", (AgainstDict,), {"name": name, "server": folder})
+        fpr = 0.3 if layered else 0.01  # where there are layers, many keys that pass are to be remembered
+        machine = type("Against", (AgainstDict,), {"name": name, "server": folder, "fpr": fpr})
         if name not in guard_engines.REMOTE:
             machine.server = None
         run_state_machine_as_test(

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 from support import peek
+from support.replica import Replica
 
 from dlbf.errors import StoreError
 from dlbf.filters.layered import LayeredFilter
@@ -18,7 +19,6 @@ from dlbf.filters.tables import CuckooFilter
 from dlbf.kernels.ledger import ABSENT, MAYBE
 from dlbf.storage import Store, generations, layers
 from dlbf.storage.layout import TrafficRecord
-from dlbf.storage.ledger import Ledger
 
 # So few keys that rebuilds, growth and shrinking happen all the time.
 FEW = 8
@@ -60,27 +60,6 @@ def passing(store, n=1, prefix=b"absent "):
 def known(store, key):
     """Whether a key is known to be absent."""
     return key in store.ledger.filter.absent
-
-
-class Replica:
-    """What another process has: a ledger of its own on the same log, and its own reads of the data."""
-
-    def __init__(self, store):
-        self.store = store
-        self.ledger = Ledger(peek.log(store), store.ledger.settings)
-        self.ledger.watch(peek.log(store).word)
-
-    def get(self, key):
-        ledger = self.ledger
-        if not ledger.is_current():
-            assert ledger.refresh(wait=True)
-        epoch = ledger.epoch
-        if ledger.ask(key) == ABSENT:
-            return None
-        value = self.store.source.fetch(key)
-        if value is None:
-            ledger.remember(key, epoch)
-        return value
 
 
 class AgainstDict(RuleBasedStateMachine):

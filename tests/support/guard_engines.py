@@ -17,6 +17,8 @@ LOCAL = ("rocksdict", "plyvel", "sqlite3", "dbm", "lmdb")
 REMOTE = ("redis", "redis-cluster")
 DURABLE = (*LOCAL, *REMOTE)
 ALL = ("dict", *DURABLE)
+# Whose guards may have layers.
+FRESH = ("rocksdict", "plyvel", "sqlite3", "lmdb")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import signal
 from multiprocessing import forkserver
 from pathlib import Path
 
-from dlbf.storage import Guard, generations, ledger, steps
+from dlbf.storage import Guard, generations, layers, ledger, sharing, steps
 from support import guard_engines
 from support.places import TESTS
 
@@ -35,10 +35,15 @@ def context():
     return made
 
 
-def make_everything_happen_often():
-    generations.MIN_CAPACITY = 64
-    ledger.MIN_LOG_BYTES = 2000
-    ledger.LOG_SHARE = 1
+def make_everything_happen_often(layered, patch=setattr):
+    """Small filters and logs; layers where the engine lets them be, however few keys there are, or nowhere."""
+    patch(generations, "MIN_CAPACITY", 64)
+    patch(ledger, "MIN_LOG_BYTES", 2000)
+    patch(ledger, "LOG_SHARE", 1)
+    patch(layers, "LEAST_KEYS", 1 if layered else 1 << 40)
+    patch(layers, "BREAK_EVEN", 1e9)
+    patch(layers, "THREAD_KEYS", 100)
+    patch(sharing, "LEAST_BYTES", 1)
 
 
 def operation(seed, number):
@@ -78,9 +83,21 @@ def apply_to(model, pairs):
             model[key] = value
 
 
-def child(name, folder, place, operations, step, hit, pipe):
+def options(layered):
+    """How the guard is opened: where there are layers, so that every third key passes them."""
+    return {"sync": "none", "fpr": 0.3 if layered else 0.01}
+
+
+def compare(guard, number):
+    """Ask for some keys, so that those which are not there are remembered: nothing is denied."""
+    for i in range(number % 7, N_KEYS, 7):
+        key = b"key %d" % i
+        assert guard.get(key) == guard.engine.get(key), key
+
+
+def child(name, folder, place, layered, operations, step, hit, pipe):
     """Run operations (a list, or a seed for endless ones) until the ``hit``-th time a step is reached, then die."""
-    make_everything_happen_often()
+    make_everything_happen_often(layered)
     left = [hit]
 
     def hook(reached):
@@ -90,12 +107,16 @@ def child(name, folder, place, operations, step, hit, pipe):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     with guard_engines.opened(name, folder) as engine, Guard(engine, place, sync="none", attach=False) as guard:
+        if layered:
+            compare(guard, 0)
         steps.set_hook(hook)
         number = 0
         while isinstance(operations, int) or number < len(operations):
             what = operation(operations, number) if isinstance(operations, int) else operations[number]
             pipe.send((what, False))
             run(guard, *what)
+            if layered:
+                compare(guard, number)
             pipe.send((what, True))
             number += 1
             if number > 400:
@@ -103,10 +124,10 @@ def child(name, folder, place, operations, step, hit, pipe):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kill_once(processes, name, folder, place, operations, step, hit, model):
+def kill_once(processes, name, folder, place, layered, operations, step, hit, model):
     """Start a child and let it die; updates ``model``; returns the pairs that were under way."""
     here, there = processes.Pipe(duplex=False)
-    process = processes.Process(target=child, args=(name, folder, place, operations, step, hit, there))
+    process = processes.Process(target=child, args=(name, folder, place, layered, operations, step, hit, there))
     process.start()
     there.close()
     doubtful = []
