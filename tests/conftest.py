@@ -5,7 +5,8 @@
 
 import os
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,27 @@ import dlbf
 # A process that a shell without job control starts in the background ignores Ctrl-C, and so would those it starts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Hundreds of tests start a process that imports dlbf: without bytecode each compiles all of it anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Stores wait for the disk at each commit, and only tests with ``disk_path`` need a disk.  So temporary files are in
+# memory, where there is enough and programs may be there.  Workers and other processes of tests see the variable.
+MEMORY = Path("/dev/shm")
+ENOUGH_BYTES = 4 << 30
+
+
+def has_room(folder: Path) -> bool:
+    """Whether a folder can take what the tests write, and may have programs in it."""
+    if not os.access(folder, os.W_OK):
+        return False
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize >= ENOUGH_BYTES and not room.f_flag & os.ST_NOEXEC
+
+
+if "TMPDIR" not in os.environ and has_room(MEMORY):
+    os.environ["TMPDIR"] = str(MEMORY)
+    tempfile.tempdir = None
 
 # No limit on how long an example takes: that of a busy machine is not the code's.
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -46,6 +68,13 @@ def make_filter(request: pytest.FixtureRequest) -> Callable[[], dlbf.filters.Fil
 def make_deletable(request: pytest.FixtureRequest) -> Callable[[], dlbf.filters.Filter]:
     """Each kind of filter that can forget."""
     return SMALL_FILTERS[request.param]
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A folder on a disk, where ``tmp_path`` may be in memory."""
+    with tempfile.TemporaryDirectory(prefix="dlbf-", dir="/var/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

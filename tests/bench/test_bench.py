@@ -169,15 +169,15 @@ def test_store_section_runs_and_judges(monkeypatch):
         assert row["met"] == (row["ratio"] <= row["at_most"])
 
 
-def test_eviction_puts_pages_out_of_memory(tmp_path):
+def test_eviction_puts_pages_out_of_memory(disk_path):
     """Where the disk can tell: a read after an eviction comes from the disk."""
-    path = tmp_path / "data"
+    path = disk_path / "data"
     path.write_bytes(random.Random(0).randbytes(1 << 20))
-    engines.evict(tmp_path)
+    engines.evict(disk_path)
     if store.take_turn(Reader(path), [(b"", None)]).pages == 0:
         pytest.skip("this file system keeps everything in memory")
     assert store.take_turn(Reader(path), [(b"", None)]).pages == 0, "read twice, it is in memory"
-    engines.evict(tmp_path)
+    engines.evict(disk_path)
     assert store.take_turn(Reader(path), [(b"", None)]).pages >= 256
 
 

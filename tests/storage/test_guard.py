@@ -646,12 +646,11 @@ def test_change_in_the_middle_of_a_change_is_refused(tmp_path, outer, inner):
 
 LOCK_WATCHER = """
 import fcntl
-from dlbf.storage.intents import WRITER_BYTE
 with open(sys.argv[2] + "/guard.lock", "r+b") as file:
     for line in sys.stdin:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, WRITER_BYTE)
-            fcntl.lockf(file, fcntl.LOCK_UN, 1, WRITER_BYTE)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[3]))
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, int(sys.argv[3]))
             print("free", flush=True)
         except OSError:
             print("held", flush=True)
@@ -706,7 +705,7 @@ def test_interrupted_change_keeps_no_lock_and_loses_nothing(tmp_path, change, ki
     modules = (guard_module, guarding, intents, filelog, folder, tables, tablelog, commits)
     files = {module.__file__ for module in modules}
     taken = []
-    with open_guard(engine, tmp_path) as guard, spawn(LOCK_WATCHER, tmp_path) as watcher:
+    with open_guard(engine, tmp_path) as guard, spawn(LOCK_WATCHER, tmp_path, intents.WRITER_BYTE) as watcher:
         if kind == "compiled":
             files |= {__file__, mapping.__file__}  # nothing of Python is called but the engine
         else:
@@ -1179,11 +1178,11 @@ def test_guard_learns_from_its_misses(tmp_path):
     pytest.importorskip("sklearn")
     from dlbf.datasets import listed_urls, ordinary_urls
 
-    keys = list(listed_urls(6000))
+    keys = list(listed_urls(3000))
     engine = Counting(dict.fromkeys(keys, b"1"), ordered=True)
     with open_guard(engine, tmp_path) as guard:
         plain = guard.stats()
-        for key in ordinary_urls(100_000, seed=3):
+        for key in ordinary_urls(40_000, seed=3):
             guard.get(key)
         report = guard.rebuild(deletability=0.0)
         learned = guard.stats()
@@ -1192,7 +1191,7 @@ def test_guard_learns_from_its_misses(tmp_path):
         assert learned.model_bytes > 0, report
         assert learned.bits_per_key < plain.bits_per_key
         assert guard.verify().ok
-        guard.update((key, b"2") for key in listed_urls(3000, seed=5))
+        guard.update((key, b"2") for key in listed_urls(1500, seed=5))
         assert guard.delete_many(keys[:1000]) == 1000
         assert guard.verify().ok
         assert all(guard.get(key) == b"1" for key in keys[1000:])

@@ -357,8 +357,8 @@ def faults(path, how, n, every):
     return int(out[0]), int(out[1])
 
 
-def test_cold_reads_of_absent_keys_fault_in_proportion_to_the_rate(tmp_path):
-    path = tmp_path / "store"
+def test_cold_reads_of_absent_keys_fault_in_proportion_to_the_rate(disk_path):
+    path = disk_path / "store"
     rng = random.Random(1)
     with Store(path, sync="none") as store:
         for _ in range(10):
