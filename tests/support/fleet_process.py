@@ -78,6 +78,8 @@ def serve(about):
     options = dict(about["options"])
     log = ValkeyLog(client(), about["name"])
     options.pop("cluster", None)
+    if "secret" in options:
+        options["secret"] = options["secret"].encode()
     guard = Guard(RedisEngine(client()), about["folder"], log=log, **options)
     print(json.dumps(guard.state), flush=True)
     for line in sys.stdin:
