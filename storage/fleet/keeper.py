@@ -18,6 +18,7 @@ from dlbf.storage.fleet.following import Follower
 from dlbf.storage.fleet.foreign import Trust
 from dlbf.storage.fleet.host import EpochChanged, Gap, Generation, Host, Settings
 from dlbf.storage.fleet.messages import FleetError, Lost, Operation, lease_rows
+from dlbf.storage.fleet.records import may_be_awaited
 from dlbf.storage.fleet.replica import FilterBuild, FilterReplica, FilterReplicas, Full
 from dlbf.storage.fleet.servers import Driver, LogServer
 from dlbf.storage.fleet.watching import Report, forget, tell
@@ -236,7 +237,9 @@ class Keeper:
                     host.head = max(host.head, found[-1][0])
                     host.follow(found)
                 self._publish()
-            driver.run(protocol.renew(host))
+            # What is done is reported when it is time to renew.
+            if any(may_be_awaited(record) for _, record in found):
+                driver.run(protocol.renew(host, report=False))
         self._wanted.clear()
 
     def _tell(self) -> None:

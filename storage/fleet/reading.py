@@ -109,10 +109,11 @@ def _granted(host: Host, reply: LogReply) -> None:
     host.follow(pairs(reply.rest[1]))
 
 
-def renew(host: Host) -> Operation[bool]:
+def renew(host: Host, report: bool = True) -> Operation[bool]:
     """Renew the lease, follow the log to its head, and acknowledge what was applied; whether the copy still answers.
 
-    Without a lease one is registered; without a copy nothing is done (`load` first).
+    Without a lease one is registered; without a copy nothing is done (`load` first).  With ``report`` the log is told
+    which adds are done, too: a record that every host has to follow.
     """
     acked = -1
     while (copy := host.copy) is not None and acked < host.head:
@@ -120,7 +121,7 @@ def renew(host: Host) -> Operation[bool]:
         if not host.lease:
             yield from hello(host)
         else:
-            yield from _renew(host, copy)
+            yield from _renew(host, copy, report)
         acked = before
         if host.copy is copy and copy.position == before < host.head:
             host.copy = None  # the log was trimmed beyond what we have
@@ -143,8 +144,8 @@ def catch_up(host: Host) -> Operation[None]:
                 host.copy = None  # the log was trimmed beyond what we have
 
 
-def _renew(host: Host, copy: Copy) -> Operation[None]:
-    done = tuple(host.finished[:DONE_LIMIT])
+def _renew(host: Host, copy: Copy, report: bool) -> Operation[None]:
+    done = tuple(host.finished[:DONE_LIMIT]) if report else ()
     record = encode(Done(done), epoch_mark(host.epoch)) if done else b""
     lease = host.lease
     reply = yield from ask(host, LogRenew(copy.epoch, lease, copy.position, LOOK_LIMIT, done, record))

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from dlbf.errors import FormatError
 
-__all__ = ["MAX_KEYS", "Add", "Begin", "Done", "End", "Record", "Remove", "decode", "encode"]
+__all__ = ["MAX_KEYS", "Add", "Begin", "Done", "End", "Record", "Remove", "decode", "encode", "may_be_awaited"]
 
 MAX_KEYS = 8192  # keys in one record; operations on more write several
 
@@ -105,6 +105,17 @@ def encode(record: Record, mark: int) -> bytes:
             return b"B" + epoch + _strings(identities)
         case End(generation, identities):
             return b"E" + epoch + _varint(generation) + _strings(identities)
+
+
+def may_be_awaited(data: bytes) -> bool:
+    """Whether somebody may be waiting until every host has acknowledged a record.
+
+    Examples
+    --------
+    >>> may_be_awaited(encode(Add((b"k",)), 3)), may_be_awaited(encode(Done((1,)), 3))
+    (True, False)
+    """
+    return data[:1] in (b"A", b"E")
 
 
 class _Cursor:
