@@ -1916,29 +1916,23 @@ def test_redis_client_that_decodes_is_refused():
 
 
 def test_redis_started_anew_is_noticed(tmp_path):
-    import redis
+    redis = pytest.importorskip("redis")
+    from support import valkey
 
-    process, port = guard_engines.start_server(tmp_path)
-    try:
-        with redis.Redis(host="127.0.0.1", port=port) as client, open_guard(client, tmp_path / "g") as guard:
+    with valkey.Server() as server:
+        with redis.Redis(host="127.0.0.1", port=server.port) as client, open_guard(client, tmp_path) as guard:
             guard[b"a"] = b"1"
-    finally:
-        process.kill()
-        process.wait()
-    process, port = guard_engines.start_server(tmp_path)
-    try:
-        with redis.Redis(host="127.0.0.1", port=port) as client:
+        server.kill()
+        assert server.start()  # on the same port
+        with redis.Redis(host="127.0.0.1", port=server.port) as client:
             client.set(b"b", b"restored")  # as from a snapshot that the guard never saw
-            with open_guard(client, tmp_path / "g", attach=False) as guard:
+            with open_guard(client, tmp_path, attach=False) as guard:
                 assert guard.state == "pass-through"
                 assert guard.get(b"b") == b"restored"
-            with open_guard(client, tmp_path / "g") as guard:
+            with open_guard(client, tmp_path) as guard:
                 assert guard.state == "filtering"
                 assert guard.get(b"b") == b"restored"
                 assert guard.verify().ok
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_redis_cluster_scan_that_slots_moved_under_is_refused(client, tmp_path, monkeypatch):

@@ -106,5 +106,6 @@ def test_kills_during_a_random_workload_miss_no_key(name, layered, often):
 
 @pytest.mark.slow
 @every_engine
-def test_a_thousand_kills_miss_no_key(name, layered, often):
-    kill_many(name, layered, 1000, 10_000)
+@pytest.mark.parametrize("part", range(5))
+def test_a_thousand_kills_miss_no_key(name, layered, part, often):
+    kill_many(name, layered, 200, 10_000 + 200 * part)
