@@ -11,13 +11,13 @@ import socket
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import replace
 from itertools import islice
-from typing import NoReturn, cast
+from typing import NoReturn
 
 from dlbf.errors import FormatError, StoreError
 from dlbf.kernels.guardchanges import GuardCore
 from dlbf.kernels.hashing import checksum64
 from dlbf.kernels.journal import OperationLog
-from dlbf.kernels.keys import pairs_of_bytes, read_keys
+from dlbf.kernels.keys import are_pairs_of_bytes, read_keys
 from dlbf.kernels.locks import Held
 from dlbf.kernels.methods import own_methods
 from dlbf.storage import steps
@@ -313,13 +313,10 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         """Store many items, in batches: one commit and at most one question to the engine for thousands of them."""
         for items in (iter(as_items(other)), iter(more.items())):
             while pairs := list(islice(items, BATCH_KEYS)):
-                batch, once = pairs_of_bytes(pairs), list[tuple[bytes, bytes]]()
-                if batch is None:
-                    batch = {as_key(key): as_value(value) for key, value in pairs}
-                elif len(batch) == len(pairs):
-                    once = cast("list[tuple[bytes, bytes]]", pairs)
-                if self._changes is None or not self._changes.store_batch(batch, once or list(batch.items())):
-                    self._writes.alone(self._put_batch, batch)
+                if not are_pairs_of_bytes(pairs):
+                    pairs = [(as_key(key), as_value(value)) for key, value in pairs]
+                if self._changes is None or not self._changes.store_batch(pairs):
+                    self._writes.alone(self._put_batch, dict(pairs))
                     self._writes.allow_quick_changes()
 
     def _put_batch(self, batch: dict[bytes, bytes]) -> None:

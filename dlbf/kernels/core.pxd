@@ -61,6 +61,10 @@ cdef inline bint filter_contains(FilterCore filter, uint64_t h, const uint8_t* k
     return filter._contains(h, key, n)
 
 
+cdef inline void filter_hash_chunk(FilterCore filter, const KeyChunk* chunk, uint64_t* out) noexcept nogil:
+    filter._hash_chunk(chunk, out)
+
+
 cdef inline void filter_contains_chunk(
     FilterCore filter, const KeyChunk* chunk, const uint64_t* hashes, uint8_t* out
 ) noexcept nogil:

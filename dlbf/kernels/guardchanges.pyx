@@ -9,24 +9,152 @@ to grow) is refused before anything has changed, and left to that module.  To ov
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 
+from dlbf.kernels.core cimport filter_contains_chunk, filter_hash_chunk
 from dlbf.kernels.filelog cimport NOTE_ADDING, NOTE_NOTHING, NOTE_REMOVING
 from dlbf.kernels.forks cimport fork_count
 from dlbf.kernels.journal cimport NUMBER_BYTES, RECORD_HEAD_BYTES, RECORD_REMOVED, put_head, put_operation, reached
+from dlbf.kernels.keychunks cimport CHUNK_KEYS
 from dlbf.kernels.ledger cimport ANSWER_ABSENT, ledger_probe
 from dlbf.kernels.locks cimport PyThread_get_thread_ident
-from dlbf.kernels.types cimport unlikely
+from dlbf.kernels.types cimport gate_read_one_done, gate_try_read, unlikely
 
 cdef enum:
     # Keys that a process knows the filter to have entries for, at most.
     MOST_KNOWN = 4096
 
 cdef enum:
+    # Pairs of a batch that is stored here, at most: their numbers from 1 on fit 16 bits.
+    MOST_PAIRS = 0xFFFF
+
+cdef enum:
     # What became of a change.
     CHANGE_REFUSED = -1      # not the common case: do it slowly
     CHANGE_NOTHING = 0       # there was nothing to be deleted
     CHANGE_DONE = 1
+
+
+cdef class PairBatch:
+    """Pairs whose keys are hashed once: to see that none is there twice, for the probe, and for the filter's entries.
+
+    Parameters
+    ----------
+    pairs : list of tuples of bytes
+        Nobody else changes it: it keeps the keys alive.
+    filter : FilterCore
+        The one that answers.
+    """
+
+    def __cinit__(self, list pairs, FilterCore filter):
+        cdef Py_ssize_t n = len(pairs), n_places = 2
+        cdef uint8_t* at
+        self.pairs = pairs
+        self.filter = filter
+        self.n = n
+        while n_places < 2 * n:
+            n_places *= 2
+        self.room = bytearray(n * (sizeof(void*) + sizeof(size_t) + sizeof(uint64_t) + 1) + n_places * sizeof(uint16_t))
+        at = <uint8_t*>PyByteArray_AS_STRING(self.room)
+        self.data = <const uint8_t**>at
+        self.lengths = <size_t*>(self.data + n)
+        self.hashes = <uint64_t*>(self.lengths + n)
+        self.places = <uint16_t*>(self.hashes + n)
+        self.answers = <uint8_t*>(self.places + n_places)
+        self.place_mask = n_places - 1
+
+    cdef bint read(self) except -1:
+        """Hash the keys; False: they are more than ``places`` has numbers for, or something is not a pair of bytes."""
+        cdef Py_ssize_t i
+        cdef KeyChunk chunk
+        if self.n > MOST_PAIRS:
+            return False
+        for i in range(self.n):
+            pair = self.pairs[i]
+            if type(pair) is not tuple or len(<tuple>pair) != 2:
+                return False
+            key = (<tuple>pair)[0]
+            if not PyBytes_CheckExact(key) or not PyBytes_CheckExact((<tuple>pair)[1]):
+                return False
+            self.data[i] = <const uint8_t*>PyBytes_AS_STRING(key)
+            self.lengths[i] = PyBytes_GET_SIZE(key)
+        for i in range(0, self.n, CHUNK_KEYS):
+            chunk = self.chunk(i)
+            filter_hash_chunk(self.filter, &chunk, self.hashes + i)
+        return True
+
+    cdef KeyChunk chunk(self, Py_ssize_t first) noexcept nogil:
+        """The keys from a number on."""
+        cdef KeyChunk out
+        out.n = min(self.n - first, CHUNK_KEYS)
+        out.data = self.data + first
+        out.n_bytes = self.lengths + first
+        out.hashes = NULL
+        out.regions = NULL
+        return out
+
+    cdef bint is_repeated(self) noexcept nogil:
+        """Whether two keys have the same hash, as the same key has."""
+        cdef Py_ssize_t i
+        cdef uint64_t place
+        for i in range(self.n):
+            place = self.hashes[i] & self.place_mask
+            while self.places[place]:
+                if self.hashes[self.places[place] - 1] == self.hashes[i]:
+                    return True
+                place = (place + 1) & self.place_mask
+            self.places[place] = <uint16_t>(i + 1)
+        return False
+
+    cdef bint probe(self) except -1:
+        """Ask the filter; False: it is being changed."""
+        cdef Py_ssize_t i
+        cdef KeyChunk chunk
+        if unlikely(not gate_try_read(&self.filter.gate)):
+            return False
+        for i in range(0, self.n, CHUNK_KEYS):
+            chunk = self.chunk(i)
+            filter_contains_chunk(self.filter, &chunk, self.hashes + i, self.answers + i)
+        gate_read_one_done(&self.filter.gate)
+        return True
+
+    cdef list doubtful(self):
+        """The keys that the filter lets pass."""
+        cdef Py_ssize_t i
+        return [(<tuple>self.pairs[i])[0] for i in range(self.n) if self.answers[i]]
+
+    cdef int settle(self, list there, Py_ssize_t n_asked) except -1:
+        """Which of those the engine has."""
+        cdef Py_ssize_t i, at = 0
+        if len(there) != n_asked:
+            raise ValueError(
+                f"the engine's has_many() gave {len(there)} answers for {n_asked} keys; expected one for each"
+            )
+        for i in range(self.n):
+            if self.answers[i]:
+                self.answers[i] = bool(there[at])
+                at += 1
+        return 0
+
+    cdef Py_ssize_t keep_new(self, Py_ssize_t* n_bytes) noexcept:
+        """Only the hashes of keys that have no entry; how many they are, and the bytes of a record they may take."""
+        cdef Py_ssize_t i, n_new = 0
+        n_bytes[0] = 0
+        for i in range(self.n):
+            if not self.answers[i]:
+                self.hashes[n_new] = self.hashes[i]
+                n_bytes[0] += NUMBER_BYTES + self.lengths[i]
+                n_new += 1
+        return n_new
+
+    cdef Py_ssize_t write(self, uint8_t* out) except -1:
+        """Their operations; returns the bytes written."""
+        cdef Py_ssize_t i, size = 0
+        for i in range(self.n):
+            if not self.answers[i]:
+                size += put_operation(out + size, <bytes>(<tuple>self.pairs[i])[0], 0)
+        return size
 
 
 cdef class GuardChanges:
@@ -161,14 +289,19 @@ cdef class GuardChanges:
         )
         return record
 
-    cdef int _show(self, LogFile file, uint8_t* record, Py_ssize_t size, Py_ssize_t n_keys) except -1:
+    cdef int _show(
+        self, LogFile file, uint8_t* record, Py_ssize_t size, Py_ssize_t n_keys, PairBatch batch=None
+    ) except -1:
         """The record that was written is the newest: let the filter follow."""
         cdef uint64_t position = file.position + 1
         file.place_record(size)
         reached("journal-written")
         file.show(position)
         reached("commit-done")
-        self.ledger.follow_own(position, record, size, n_keys)
+        if batch is None:
+            self.ledger.follow_own(position, record, size, n_keys)
+        else:
+            self.ledger.follow_own(position, record, size, n_keys, batch.filter, batch.hashes)
         reached("filter-applied")
         return 0
 
@@ -240,47 +373,50 @@ cdef class GuardChanges:
         finally:
             self._end(True)
 
-    def store_batch(self, dict batch, list items):
-        """Store many values, of which ``items`` has the pairs (each key once); False: not here.
+    def store_batch(self, list pairs):
+        """Store the values of (key, value) pairs, the last one of each key; False: nothing has changed, not here.
 
         One record has all keys that are new.
         """
-        cdef Py_ssize_t n_bytes = 0, size = RECORD_HEAD_BYTES, i, n_new
-        cdef list new = [], doubtful = []
+        cdef Py_ssize_t n_bytes = 0, size, n_new
         cdef uint8_t* record
+        cdef PairBatch batch
         cdef LogFile file = self._begin()
         if file is None:
             return False
         try:
-            for key in batch:
-                (new if ledger_probe(self.ledger, key) == ANSWER_ABSENT else doubtful).append(key)
+            batch = PairBatch(pairs, self.ledger.filter)
+            if not batch.read():
+                return False
+            if unlikely(batch.is_repeated()):
+                pairs = list(dict(pairs).items())
+                batch = PairBatch(pairs, batch.filter)
+                batch.read()
+            if not batch.probe():
+                return False
+            doubtful = batch.doubtful()
             if doubtful:
-                for key, there in zip(doubtful, self.has_many(doubtful), strict=True):
-                    if not there:
-                        new.append(key)
+                batch.settle(list(self.has_many(doubtful)), len(doubtful))
             reached("guard-checked")
-            n_new = len(new)
-            for i in range(n_new):
-                n_bytes += NUMBER_BYTES + PyBytes_GET_SIZE(<bytes>new[i])
+            n_new = batch.keep_new(&n_bytes)
             if n_new and not self._may_log(file, n_new, n_bytes):
                 return False
             if n_new:
                 record = file.space()
-                for i in range(n_new):
-                    size += put_operation(record + size, <bytes>new[i], 0)
+                size = RECORD_HEAD_BYTES + batch.write(record + RECORD_HEAD_BYTES)
                 put_head(record, size, file.position + 1, self.ledger.generation, 0, n_new)
                 reached("data-written")
                 file.head.set_note(NOTE_ADDING, file.position + 1)
                 reached("guard-intent-written")
                 if self.known_at == file.position:
                     self.known_at = file.position + 1  # they are known, still
-                self._show(file, record, size, n_new)
+                self._show(file, record, size, n_new, batch)
             try:
                 if n_new:
                     if self.sync is not None:
                         file.sync()
                     reached("guard-journaled")
-                self.put_many(items)
+                self.put_many(pairs)
                 reached("guard-engine-written")
             except BaseException as error:
                 self.failed(error)

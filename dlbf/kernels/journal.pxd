@@ -44,6 +44,8 @@ cdef Py_ssize_t put_operation(uint8_t* out, bytes key, int removal) noexcept
 cdef void put_head(
     uint8_t* out, Py_ssize_t size, uint64_t txn_id, uint64_t generation, uint64_t flags, uint64_t n_operations,
 ) noexcept
-cdef Py_ssize_t apply_operations(FilterCore core, const uint8_t* record, Py_ssize_t size, bytes upto) except -1
+cdef Py_ssize_t apply_operations(
+    FilterCore core, const uint8_t* record, Py_ssize_t size, bytes upto, const uint64_t* known_hashes=*
+) except -1
 
 cpdef reached(str name)

@@ -343,8 +343,10 @@ def apply_record(filter, record, bytes upto=None):
     return n_removed
 
 
-cdef Py_ssize_t apply_operations(FilterCore core, const uint8_t* record, Py_ssize_t size, bytes upto) except -1:
-    """The same for a compiled filter."""
+cdef Py_ssize_t apply_operations(
+    FilterCore core, const uint8_t* record, Py_ssize_t size, bytes upto, const uint64_t* known_hashes=NULL
+) except -1:
+    """The same for a compiled filter; who has the hashes of all keys (then ``upto`` is None) may give them."""
     cdef Py_ssize_t at = RECORD_HEAD_BYTES
     cdef const uint8_t* keys[GROUP]
     cdef size_t lengths[GROUP]
@@ -354,7 +356,7 @@ cdef Py_ssize_t apply_operations(FilterCore core, const uint8_t* record, Py_ssiz
     cdef int answer = 1
     cdef size_t length
     cdef int kind, order
-    cdef Py_ssize_t n_removed = 0
+    cdef Py_ssize_t n_removed = 0, n_before = 0
     payload_need_writable(core)
     gate_write(&core.gate)
     try:
@@ -369,9 +371,13 @@ cdef Py_ssize_t apply_operations(FilterCore core, const uint8_t* record, Py_ssiz
                 kinds[n] = kind
                 keys[n] = record + at - length
                 lengths[n] = length
-                hashes[n] = hash_for_filter(hash_key(&core.hash_key, keys[n], length), core.filter_id)
+                if known_hashes == NULL:
+                    hashes[n] = hash_for_filter(hash_key(&core.hash_key, keys[n], length), core.filter_id)
+                else:
+                    hashes[n] = known_hashes[n_before + n]
                 filter_prefetch(core, hashes[n])
                 n += 1
+            n_before += n
             i = 0
             while i < n:
                 if kinds[i]:

@@ -525,14 +525,11 @@ def read_key(key):
         key_close(&ref)
 
 
-def pairs_of_bytes(list pairs):
-    """Keys and values that are all bytes, as a dict; None if anything is something else."""
-    cdef dict out = {}
+def are_pairs_of_bytes(list pairs):
+    """Whether all are tuples of a key and a value that are bytes."""
     for pair in pairs:
         if type(pair) is not tuple or len(<tuple>pair) != 2:
-            return None
-        key, value = <tuple>pair
-        if type(key) is not bytes or type(value) is not bytes:
-            return None
-        out[key] = value
-    return out
+            return False
+        if type((<tuple>pair)[0]) is not bytes or type((<tuple>pair)[1]) is not bytes:
+            return False
+    return True

@@ -74,10 +74,12 @@ cdef class LedgerCore:
     cdef void _drop(self) noexcept
     cpdef bint follow(self, uint64_t position, record, Py_ssize_t n_operations) except -1
     cdef bint _follow(
-        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations
+        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations,
+        const uint64_t* hashes=*
     ) except -1
     cdef int follow_own(
-        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations
+        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations,
+        FilterCore hashed_for=*, const uint64_t* hashes=*
     ) except -1
 
 

@@ -149,13 +149,14 @@ cdef class LedgerCore:
         return self._follow(position, &view[0], view.shape[0], n_operations)
 
     cdef bint _follow(
-        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations
+        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations,
+        const uint64_t* hashes=NULL
     ) except -1:
         cdef Py_ssize_t n_removed = 0
         self._withdraw()
         if n_operations:
             try:
-                n_removed = apply_operations(self.filter, record, size, None)
+                n_removed = apply_operations(self.filter, record, size, None, hashes)
             except FilterFullError:
                 self.full = self.filter
                 self._drop()
@@ -173,14 +174,20 @@ cdef class LedgerCore:
         return True
 
     cdef int follow_own(
-        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations
+        self, uint64_t position, const uint8_t* record, Py_ssize_t size, Py_ssize_t n_operations,
+        FilterCore hashed_for=None, const uint64_t* hashes=NULL
     ) except -1:
-        """The same for a commit of this process, if nobody else is at it: then they, or the next reader, catch up."""
+        """The same for a commit of this process, if nobody else is at it: then they, or the next reader, catch up.
+
+        Who has hashed the keys for a filter may give the hashes: they serve if it is still that filter.
+        """
         if self.lock.acquire(False):
             try:
                 if (
                     self.filter is not None and self.applied == position - 1
-                    and self._follow(position, record, size, n_operations)
+                    and self._follow(
+                        position, record, size, n_operations, hashes if self.filter is hashed_for else NULL
+                    )
                 ):
                     self._offer()
             finally:
