@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import replace
 from itertools import islice
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from dlbf.errors import FormatError, StoreError
 from dlbf.kernels.guardchanges import GuardCore
@@ -30,7 +30,7 @@ from dlbf.storage.filelog import FileLog
 from dlbf.storage.fleet.opening import refuse_shared_options, takes_log
 from dlbf.storage.fleet.valkeylog import ValkeyLog
 from dlbf.storage.folder import LOG_FILE
-from dlbf.storage.grouping import Groups
+from dlbf.storage.grouping import Alone, Groups
 from dlbf.storage.guarding import GuardedWrites
 from dlbf.storage.guardopening import UNATTACHED, Opening, prepare_folder
 from dlbf.storage.intents import LOCK_FILE, LockFile, boot_id
@@ -111,8 +111,8 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
 
     *Cost of a write*: a counting filter must know whether the key is there.  If it says "absent" that is certain and
     free; else the engine is asked once (``put(key, value, new=True)`` spares it).  A new or deleted key costs one
-    record in the guard's log besides the engine's own, and with ``sync="full"`` a new one waits for the disk, together
-    with those that other threads put meanwhile.  Overwriting costs neither.
+    record in the guard's log besides the engine's own, and with ``sync="full"`` the change waits for the disk, together
+    with what other threads change meanwhile.  Overwriting costs neither.
 
     *Threads* may share a guard if they may share the engine.  *Processes* each open their own; one of them writes at
     a time, and goes on with its next changes for some milliseconds before another one can.
@@ -133,7 +133,7 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
 
     source: EngineSource
     _owner: bytes | None = None  # for whom the engine is claimed
-    _groups: Groups | None = None  # what threads store while one of them waits for the disk
+    _changing: Alone  # what is not the common case, and is a put or a delete
 
     def __init__(
         self,
@@ -213,8 +213,8 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         assert isinstance(opened.log, FileLog)
         writes.wire(opened.environment, opened.log, ledger, source, self._commits)
         self._changes = writes.single_changes(traffic)
-        if self._changes is not None and writes.sync:
-            self._groups = Groups(writes)
+        waits = self._changes is not None and writes.sync
+        self._changing = (Groups if waits else Alone)(writes, weakly(self._put), weakly(self._put_batch))
         traffic.start_often()
 
     # --- whose filter it is
@@ -293,10 +293,10 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         if type(key) is not bytes:
             key = as_key(key)
         seconds = None if ttl is None else checked_ttl(self.engine, ttl)
-        if self._groups is not None and not new and ttl is None:
-            self._groups.put(key, as_value(value), self._put, self._put_batch)
-        else:
+        if new or ttl is not None:
             self._writes.alone(self._put, key, as_value(value), new, seconds)
+        else:
+            self._changing.put(key, as_value(value))
         self._writes.allow_quick_changes()
 
     def _put(self, key: bytes, value: bytes, new: bool = False, seconds: float | None = None) -> None:
@@ -313,10 +313,12 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         """Store many items, in batches: one commit and at most one question to the engine for thousands of them."""
         for items in (iter(as_items(other)), iter(more.items())):
             while pairs := list(islice(items, BATCH_KEYS)):
-                if not are_pairs_of_bytes(pairs):
-                    pairs = [(as_key(key), as_value(value)) for key, value in pairs]
-                if self._changes is None or not self._changes.store_batch(pairs):
-                    self._writes.alone(self._put_batch, dict(pairs))
+                if are_pairs_of_bytes(pairs):
+                    batch = cast("list[tuple[bytes, bytes]]", pairs)
+                else:
+                    batch = [(as_key(key), as_value(value)) for key, value in pairs]
+                if self._changes is None or not self._changes.store_batch(batch):
+                    self._changing.store(dict(batch))
                     self._writes.allow_quick_changes()
 
     def _put_batch(self, batch: dict[bytes, bytes]) -> None:
@@ -330,22 +332,16 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
         self._writes.store(new, old, lambda: self.engine.put_many(list(batch.items())))
 
     def _delete_slowly(self, key: Key) -> bool:
-        was_there = self._writes.alone(self._delete, as_key(key))
+        was_there = self._changing.delete([as_key(key)]) > 0
         self._writes.allow_quick_changes()
         return was_there
-
-    def _delete(self, key: bytes) -> bool:
-        tells = self.engine.tells
-        if not tells and not self._writes.exists(key):
-            return False
-        return bool(self._writes.delete([key], checked=not tells))
 
     def delete_many(self, keys: Iterable[Key]) -> int:
         """Delete many keys, in batches; returns how many were there."""
         source = iter(read_keys(keys))
         n_deleted = 0
         while batch := list(dict.fromkeys(islice(source, BATCH_KEYS))):
-            n_deleted += len(self._writes.alone(self._writes.delete, batch))
+            n_deleted += self._changing.delete(batch)
         return n_deleted
 
     def _take(self, key: bytes) -> bytes | None:
@@ -353,7 +349,7 @@ class Guard(GuardCore, Face, MutableMapping[bytes, bytes]):
 
     def _pop(self, key: bytes) -> bytes | None:
         value = self.get(key)
-        return value if value is not None and self._delete(key) else None
+        return value if value is not None and self._writes.delete([key]) else None
 
     def popitem(self) -> tuple[bytes, bytes]:
         """Delete a key that the engine gives first and return it with its value; KeyError if there is none."""

@@ -221,6 +221,12 @@ class GuardedWrites:
                 out[i] = there
         return out
 
+    def found(self, keys: list[bytes]) -> list[bytes]:
+        """Those of the keys that are in the engine."""
+        if len(keys) == 1:
+            return keys if self.exists(keys[0]) else []
+        return [key for key, yes in zip(keys, self.existing(keys), strict=True) if yes]
+
     def maybe(self, keys: list[bytes]) -> Sequence[int]:
         """The places of keys that the filter does not deny."""
         answers, _ = self.ledger.ask_many(keys)
@@ -283,9 +289,7 @@ class GuardedWrites:
                 self.log_keys(REMOVING, gone)
                 self.settle(len(gone))
             return there
-        there = keys
-        if not checked:
-            there = [key for key, yes in zip(keys, self.existing(keys), strict=True) if yes]
+        there = keys if checked else self.found(keys)
         steps.reached("guard-checked")
         if not there:
             return []

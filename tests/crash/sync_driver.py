@@ -15,13 +15,17 @@ shim = ctypes.CDLL(None)
 
 
 class Local(MappingEngine):
-    """An engine in memory whose own waits are not counted."""
+    """An engine in memory, which counts how often it is told to wait for its deletes."""
 
     in_flight = False
+    n_syncs = 0
+
+    def sync(self):
+        self.n_syncs += 1
 
 
-def put_with_threads(guard, n_threads):
-    """Let threads put a new key each while another one is in the middle of a put."""
+def change_in_threads(guard, changes):
+    """Let threads make a change each while another one is in the middle of a put."""
     engine, begun, goes_on = guard.engine, threading.Event(), threading.Event()
 
     def slow_put(key, value):
@@ -31,15 +35,16 @@ def put_with_threads(guard, n_threads):
 
     engine.put = slow_put
     guard._changes = None  # which has the engine's method
-    threads = [threading.Thread(target=guard.put, args=(b"thread %d" % i, b"1")) for i in range(n_threads + 1)]
-    threads[0].start()
+    first = threading.Thread(target=guard.put, args=(b"meanwhile %d" % len(engine.mapping), b"1"))
+    first.start()
     assert begun.wait(60)
-    for thread in threads[1:]:
+    threads = [threading.Thread(target=change) for change in changes]
+    for thread in threads:
         thread.start()
-    while len(guard._groups.waiting) < n_threads:
+    while len(guard._changing.waiting) < len(threads):
         time.sleep(0.001)
     goes_on.set()
-    for thread in threads:
+    for thread in (first, *threads):
         thread.join()
     del engine.put
 
@@ -49,6 +54,21 @@ def count(title, act):
     before = shim.shim_syncs()
     act()
     print(title, shim.shim_syncs() - before)
+
+
+def by_threads(guard):
+    """Eight threads that wait for a ninth; the engine's own waits are those for deletes."""
+    engine, numbers = guard.engine, range(8)
+
+    def run(title, change_of):
+        before = engine.n_syncs
+        count(title, lambda: change_in_threads(guard, [change_of(i) for i in numbers]))
+        print(f"{title}-engine", engine.n_syncs - before)
+
+    run("puts", lambda i: lambda: guard.put(b"thread %d" % i, b"1"))
+    run("deletes", lambda i: lambda: guard.delete(b"thread %d" % i))
+    run("batches", lambda i: lambda: guard.update([(b"thread %d %d" % (i, j), b"1") for j in range(50)]))
+    run("batches-deleted", lambda i: lambda: guard.delete_many([b"thread %d %d" % (i, j) for j in range(50)]))
 
 
 def main(folder, sync):
@@ -69,7 +89,7 @@ def main(folder, sync):
         count("batch-slowly", lambda: guard.update([(b"slow %d" % i, b"1") for i in range(50)]))
         count("delete-slowly", lambda: guard.delete(b"newer"))
         if sync == "full":
-            count("put-with-threads", lambda: put_with_threads(guard, 8))
+            by_threads(guard)
         guard._changes = changes
 
 

@@ -1,4 +1,4 @@
-"""Group commit: threads that put keys while one of them waits share one record."""
+"""Group commit: what threads change while one of them waits becomes one change."""
 
 import contextlib
 import random
@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from dlbf.storage import Guard
+from dlbf.storage import Guard, grouping
 from dlbf.storage.engines import MappingEngine
+from dlbf.storage.grouping import Alone
 
 
 class Gated(MappingEngine):
@@ -17,12 +18,15 @@ class Gated(MappingEngine):
 
     in_flight = False
 
-    def __init__(self):
-        super().__init__({})
+    def __init__(self, pairs=()):
+        super().__init__(dict(pairs))
         self.begun, self.goes_on = threading.Event(), threading.Event()
         self.refused = None
+        self.refused_delete = None
         self.batches = []
+        self.deleted = []
         self.n_puts = 0
+        self.n_syncs = 0
 
     def put(self, key, value):
         self.n_puts += 1
@@ -35,6 +39,20 @@ class Gated(MappingEngine):
     def put_many(self, items):
         self.batches.append(len(items))
         super().put_many(items)
+
+    def delete(self, key):
+        self.delete_many([key])
+
+    def delete_many(self, keys):
+        """The keys before the one that is refused are gone."""
+        self.deleted.append(len(keys))
+        for key in keys:
+            if key == self.refused_delete:
+                raise OSError("no answer")
+            del self.mapping[key]
+
+    def sync(self):
+        self.n_syncs += 1
 
 
 @contextlib.contextmanager
@@ -51,28 +69,42 @@ def busy(guard):
         first.join()
 
 
-def put_in_threads(guard, items):
-    """Put items in threads, all of which wait; the exceptions by key."""
-    errors = {}
+def in_threads(guard, changes):
+    """Make changes in threads, all of which wait, in this order; what each returned, or its OSError."""
+    results = [None] * len(changes)
 
-    def put(key, value):
+    def run(number, change, arguments):
         try:
-            guard[key] = value
+            results[number] = change(*arguments)
         except OSError as error:
-            errors[key] = error
+            results[number] = error
 
-    threads = [threading.Thread(target=put, args=item) for item in items]
+    threads = [threading.Thread(target=run, args=(i, *change)) for i, change in enumerate(changes)]
     with busy(guard):
-        for thread in threads:
+        for i, thread in enumerate(threads):
             thread.start()
-        deadline = time.monotonic() + 60
-        while len(guard._groups.waiting) < len(threads):
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+            deadline = time.monotonic() + 60
+            while len(guard._changing.waiting) <= i:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
     for thread in threads:
         thread.join()
-    assert not guard._groups.waiting
-    return errors
+    assert not guard._changing.waiting
+    return results
+
+
+def put_in_threads(guard, items):
+    """Put items in threads, all of which wait; the exceptions by key."""
+    results = in_threads(guard, [(guard.put, item) for item in items])
+    return {key: error for (key, _), error in zip(items, results, strict=True) if error is not None}
+
+
+def check(guard, expected):
+    """The engine has this, the filter just that."""
+    assert guard.engine.mapping == expected
+    assert {key: guard[key] for key in expected} == expected
+    verified = guard.verify()
+    assert (verified.missing, verified.extra, verified.keys) == (0, 0, len(expected))
 
 
 def test_threads_that_wait_share_one_record(tmp_path):
@@ -103,6 +135,91 @@ def test_only_the_thread_whose_value_is_refused_is_told(tmp_path):
         assert (verified.missing, verified.extra, verified.keys) == (0, 0, 4)
 
 
+START = {b"old %d" % i: b"0" for i in range(20)}
+
+
+def test_deletes_that_wait_are_one_change_and_one_thread_is_told(tmp_path):
+    engine = Gated(START)
+    with Guard(engine, tmp_path, sync="full") as guard:
+        position = guard.stats().last_txn
+        found = in_threads(
+            guard,
+            [
+                (guard.delete, [b"old 1"]),
+                (guard.delete, [b"old 2"]),
+                (guard.delete, [b"absent"]),
+                (guard.delete, [b"old 2"]),
+                (guard.delete_many, [[b"old 3", b"old 2", b"old 3", b"old 4", b"absent"]]),
+            ],
+        )
+        # Whoever leads is first, the others are in their order.
+        assert found[0] is True
+        assert found[2] is False
+        assert sorted([found[1], found[3], found[4] == 3]) == [False, False, True]
+        assert found[4] in (2, 3)
+        assert engine.deleted == [4]
+        assert engine.n_syncs == 1
+        assert guard.stats().last_txn == position + 2
+        gone = {b"old 1", b"old 2", b"old 3", b"old 4"}
+        check(guard, {key: value for key, value in START.items() if key not in gone} | {b"first": b"1"})
+
+
+def test_batches_that_wait_are_one_record(tmp_path):
+    engine = Gated(START)
+    with Guard(engine, tmp_path, sync="full") as guard:
+        position = guard.stats().last_txn
+        batches = [{b"%d %d" % (i, j): b"%d" % i for j in range(30)} | {b"old %d" % i: b"new"} for i in range(4)]
+        in_threads(guard, [(guard.update, [batch]) for batch in batches] + [(guard.put, (b"single", b"1"))])
+        assert engine.batches == [4 * 31 + 1]
+        assert guard.stats().last_txn == position + 2
+        expected = dict(START) | {b"first": b"1", b"single": b"1"}
+        for batch in batches:
+            expected |= batch
+        check(guard, expected)
+
+
+def test_groups_have_no_more_keys_than_a_batch_but_one_threads_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(grouping, "GROUP_KEYS", 10)
+    engine = Gated()
+    with Guard(engine, tmp_path, sync="full") as guard:
+        batches = [{b"%d %d" % (i, j): b"1" for j in range(n)} for i, n in enumerate([4, 4, 4, 25])]
+        in_threads(guard, [(guard.update, [batch]) for batch in batches])
+        assert sum(engine.batches) == 37
+        assert all(n <= 10 or n == 25 for n in engine.batches)
+        assert 8 in engine.batches
+        check(guard, {key: b"1" for batch in batches for key in batch} | {b"first": b"1"})
+
+
+def test_puts_and_deletes_of_one_key_that_wait_happen_in_some_order(tmp_path):
+    engine = Gated(START)
+    with Guard(engine, tmp_path, sync="full") as guard:
+        found = in_threads(
+            guard,
+            [
+                (guard.delete, [b"new"]),
+                (guard.put, (b"new", b"1")),
+                (guard.put, (b"old 1", b"1")),
+                (guard.delete, [b"old 1"]),
+            ],
+        )
+        assert found == [True, None, None, True]  # stored first
+        check(guard, {key: value for key, value in START.items() if key != b"old 1"} | {b"first": b"1"})
+
+
+def test_only_the_thread_whose_delete_is_refused_is_told(tmp_path):
+    engine = Gated(START)
+    engine.refused_delete = b"old 3"
+    with Guard(engine, tmp_path, sync="full") as guard:
+        keys = [b"old 1", b"old 2", b"old 3", b"old 4", b"absent"]
+        found = in_threads(guard, [(guard.delete, [key]) for key in keys] + [(guard.put, (b"new", b"1"))])
+        # Also who was told that the group has failed, after its key was gone.
+        assert [found[i] for i in (0, 1, 3, 4)] == [True, True, True, False]
+        assert isinstance(found[2], OSError)
+        assert found[5] is None
+        gone = {b"old 1", b"old 2", b"old 4"}
+        check(guard, {key: value for key, value in START.items() if key not in gone} | {b"first": b"1", b"new": b"1"})
+
+
 class Interrupted(Exception):
     pass
 
@@ -118,7 +235,7 @@ def test_put_that_is_interrupted_while_it_waits_never_happens(tmp_path):
                 signal.setitimer(signal.ITIMER_REAL, 0.05)
                 with pytest.raises(Interrupted):
                     guard[b"mine"] = b"1"
-                assert not guard._groups.waiting
+                assert not guard._changing.waiting
             guard[b"next"] = b"1"
             assert sorted(guard) == [b"first", b"next"]
             assert guard.verify().ok
@@ -129,7 +246,7 @@ def test_put_that_is_interrupted_while_it_waits_never_happens(tmp_path):
 
 def test_guards_that_wait_for_nothing_make_no_groups(tmp_path):
     with Guard({}, tmp_path, sync="none") as guard:
-        assert guard._groups is None
+        assert type(guard._changing) is Alone
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -143,15 +260,18 @@ def test_threads_that_put_and_delete_lose_nothing(tmp_path, seed):
         for i in range(60):
             key = b"%d %d" % (number, rng.randrange(20))  # its own keys
             shared = b"shared %d" % rng.randrange(5)
-            guard[key] = value = b"%d" % i
+            value = b"%d" % i
+            if rng.random() < 0.5:
+                guard[key] = value
+                guard[shared] = value
+            else:
+                guard.update([(key, value), (shared, value)])
             if guard.get(key) != value:
                 wrong.append(key)
-            guard[shared] = value
             if rng.random() < 0.4:
-                guard.delete(key)
-                if guard.get(key) is not None:
+                if not guard.delete(key) or guard.get(key) is not None:
                     wrong.append(key)
-                guard.delete(shared)
+                guard.delete_many([shared, key])
 
     with Guard(engine, tmp_path, sync="full") as guard:
         threads = [threading.Thread(target=work, args=(guard, number)) for number in range(6)]
