@@ -9,7 +9,7 @@ bit 0 of a byte is its least significant one; cell 0 of a packed array is in the
          0      8  bytes  magic  89 44 4C 42 46 0D 0A 1A   ("\x89DLBF\r\n\x1a")
          8      2  u16    version, now 1
         10      2  u16    kind of object (KIND_NAMES)
-        12      2  u16    hash: 0 none, 1 XXH3-64 seed 0, 2 SipHash-2-4
+        12      2  u16    hash: 0 none, 1 XXH3-64 seed 0, 2 SipHash-2-4, 3 SipHash-1-3
         14      2  u16    flags: bit 0 = open for writing, other bits zero
         16      8  u64    key check: the keyed hash of b"dlbf key check", 0 when unkeyed
         24      8  u64    payload size in bytes
@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dlbf.errors import ChecksumError, FormatError, VersionError
-from dlbf.kernels.hashing import checksum64, checksum64_chunks, hash64
+from dlbf.kernels.hashing import Sip24Secret, checksum64, checksum64_chunks, decided_secret, hash64
 
 __all__ = [
     "CHUNK_BYTES",
@@ -51,8 +51,8 @@ __all__ = [
     "VERSION",
     "Header",
     "Layout",
-    "check_secret",
     "chunk_sums",
+    "fitting_secret",
     "layout",
     "pack",
     "payload_size",
@@ -71,7 +71,8 @@ SHARDS_PARAM = 5
 
 HASH_NONE = 0
 HASH_XXH3 = 1
-HASH_SIP24 = 2
+HASH_SIP24 = 2  # keyed objects of dlbf 0.1
+HASH_SIP13 = 3
 
 FLAG_OPEN_FOR_WRITING = 1
 
@@ -135,19 +136,30 @@ def hash_identity(secret: bytes | None) -> tuple[int, int]:
     """The (hash kind, key check) that objects made with ``secret`` carry."""
     if secret is None:
         return HASH_XXH3, 0
-    return HASH_SIP24, hash64(_KEY_CHECK, secret)
+    return HASH_SIP24 if isinstance(secret, Sip24Secret) else HASH_SIP13, hash64(_KEY_CHECK, secret)
 
 
-def check_secret(header: Header, secret: bytes | None) -> None:
-    """Raise ValueError unless ``secret`` is the one the object was made with."""
+def is_keyed(header: Header) -> bool:
+    """Whether the object's keys are hashed with a secret."""
+    return header.hash_kind in (HASH_SIP24, HASH_SIP13)
+
+
+def fitting_secret(header: Header, secret: bytes | None) -> bytes | None:
+    """``secret`` for the hash that the object was made with; ValueError unless it is the object's.
+
+    One that has been decided for a hash, as those of filters are, must be for this object's: what is inside of another
+    object is asked by that one's hash.
+    """
     if header.hash_kind == HASH_NONE:
-        return
-    if header.hash_kind == HASH_SIP24 and secret is None:
+        return secret
+    if is_keyed(header) and secret is None:
         raise ValueError("this filter was made with a secret; pass the same 16 bytes as secret=")
     if header.hash_kind == HASH_XXH3 and secret is not None:
         raise ValueError("this filter was made without a secret; open it without secret=")
-    if hash_identity(secret) != (header.hash_kind, header.key_check):
+    decided = decided_secret(secret, header.hash_kind == HASH_SIP24)
+    if hash_identity(decided) != (header.hash_kind, header.key_check):
         raise ValueError("wrong secret: this filter was made with another one; its answers would be meaningless")
+    return decided
 
 
 def chunk_sums(payload: bytes | bytearray | memoryview) -> bytes:
@@ -213,7 +225,7 @@ def read_header(data: bytes | bytearray | memoryview, where: str = "data") -> He
     _, version, kind, hash_kind, flags, key_check, n_payload, n_items, *rest = _HEAD.unpack_from(raw)
     if flags & ~FLAG_OPEN_FOR_WRITING:
         raise FormatError(f"{where}: unknown flags {flags:#x}; written by a newer dlbf?")
-    if hash_kind not in (HASH_NONE, HASH_XXH3, HASH_SIP24):
+    if hash_kind not in (HASH_NONE, HASH_XXH3, HASH_SIP24, HASH_SIP13):
         raise FormatError(f"{where}: unknown hash {hash_kind}; written by a newer dlbf?")
     expected = layout(n_payload).total + (rest[SHARDS_PARAM] if kind == KIND_SHARDED else 0)
     if n != expected:

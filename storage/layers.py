@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dlbf.errors import StoreError
-from dlbf.filters.base import Filter
+from dlbf.filters.base import Filter, secret_of
 from dlbf.filters.layered import LayeredFilter
 from dlbf.filters.ribbon import RibbonFilter
 from dlbf.filters.ribbon_sizes import ribbon_bytes, ribbon_geometry
@@ -97,6 +97,11 @@ class Plan:
     cap: float = 1.0
 
     @property
+    def hashed_with(self) -> bytes | None:
+        """The secret of the base: its pattern's own, which may be for the hash of an older release."""
+        return self.secret if self.pattern is None else secret_of(self.pattern)
+
+    @property
     def base_fpr(self) -> float:
         """Rate of the base."""
         return self.fpr / (1 + self.share)
@@ -173,7 +178,7 @@ class Gathering:
                 self._hashes.resize(room, refcheck=False)
                 if pattern is not None:
                     self._regions.resize(room, refcheck=False)
-            self._hashes[self._n_keys : end] = hash64_many(part, self.plan.secret)
+            self._hashes[self._n_keys : end] = hash64_many(part, self.plan.hashed_with)
             if pattern is not None:
                 self._regions[self._n_keys : end] = pattern.region_of(part)
             self._n_keys = end

@@ -63,7 +63,8 @@ def route(blueprint: bytes, batch: Keys, secret: bytes | None = None) -> npt.NDA
     -------
     numpy.ndarray of uint32
     """
-    return route_hashes(hash64_many(batch, secret), read_blueprint(blueprint, secret).n_shards)
+    plan = read_blueprint(blueprint, secret)
+    return route_hashes(hash64_many(batch, plan.secret), plan.n_shards)
 
 
 def digest(
@@ -75,7 +76,7 @@ def digest(
     """
     plan = read_blueprint(blueprint, secret)
     keys = list(batch) if isinstance(batch, Iterator) else batch
-    hashes = hash64_many(keys, secret)
+    hashes = hash64_many(keys, plan.secret)
     return route_hashes(hashes, plan.n_shards), hashes, plan.pattern.region_of(keys)
 
 

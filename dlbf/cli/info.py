@@ -190,7 +190,7 @@ def _layers(layers: "Layers") -> str:
 
 def _file(path: Path, secret: bytes | None, as_json: bool) -> int:
     header = format.read_header(path.read_bytes(), str(path))
-    keyed = header.hash_kind == format.HASH_SIP24
+    keyed = format.is_keyed(header)
     facts: dict[str, Any] = {
         "file": str(path),
         "file_bytes": path.stat().st_size,

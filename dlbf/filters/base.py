@@ -16,7 +16,7 @@ from dlbf import format
 from dlbf.errors import FilterFullError, FormatError
 from dlbf.filters.hashed import ByHash
 from dlbf.filters.part import AsPart
-from dlbf.kernels.hashing import checksum64
+from dlbf.kernels.hashing import checksum64, decided_secret
 from dlbf.typenames import Memory
 
 __all__ = [
@@ -133,7 +133,7 @@ class Filter(AsPart, ByHash):
         """Start on a buffer that somebody else owns."""
         self._attach(payload, secret, n_items, params[2], sums, format.CHUNK_BYTES)
         self._params = params
-        self._secret = None if secret is None else bytes(secret)
+        self._secret = decided_secret(secret)
         self._apply(params)
 
     @classmethod
@@ -155,7 +155,7 @@ class Filter(AsPart, ByHash):
             raise FormatError(f"{where}: expected a {cls.__name__}, found a {found}; dlbf.open_filter takes any")
         if header.hash_kind == format.HASH_NONE:
             raise FormatError(f"{where}: a {cls.__name__} without a hash; written by a newer dlbf?")
-        format.check_secret(header, secret)
+        secret = format.fitting_secret(header, secret)
         n_params = len(COMMON_PARAMS) + len(cls.PARAMS)
         params = header.params[:n_params]
         if any(header.params[n_params:]):
@@ -332,8 +332,8 @@ class Filter(AsPart, ByHash):
         write_file(Path(path), self.to_bytes())
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A pickle holds the secret too: without it the copy could not answer.
-        return _from_bytes, (type(self), self.to_bytes(), self._secret)
+        # A pickle holds the secret too: without it the copy could not answer.  Its hash is the header's.
+        return _from_bytes, (type(self), self.to_bytes(), None if self._secret is None else bytes(self._secret))
 
     # --- sets
 

@@ -144,7 +144,7 @@ class BloomFilter(NotDeletable, CellFilter):
         Blocked keeps all probes of a key in one cache line: 3 % more bits at 1 %, 8 % at 0.1 %, and a little faster
         once the filter is larger than the caches.
     secret : bytes, optional
-        16 bytes; keys are then hashed with SipHash-2-4 and nobody without the secret can aim at the filter.
+        16 bytes; keys are then hashed with SipHash-1-3 and nobody without the secret can aim at the filter.
     filter_id : int
         Separates the positions of filters that share a hash.
 

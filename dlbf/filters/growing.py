@@ -6,6 +6,7 @@ from dlbf import format
 from dlbf.errors import DlbfError
 from dlbf.filters.base import MAX_PAYLOAD_BYTES, Filter, aligned_zeros, check_count, check_rate, geometry_of, secret_of
 from dlbf.kernels.growing import DEEPEST, PAGE_BUCKETS, PAGE_ENTRIES, GrowingCore
+from dlbf.kernels.hashing import decided_secret
 from dlbf.typenames import Memory
 
 __all__ = ["GrowingFilter", "fingerprint_lengths"]
@@ -105,7 +106,7 @@ class GrowingFilter(GrowingCore, Filter):
         filter_id = check_count("filter_id", filter_id, 0, 2**64 - 1)
         self._attach(aligned_zeros(8), secret, 0, filter_id)
         self._params = (capacity, format.float_to_param(fpr), filter_id, first_depth, 0)
-        self._secret = None if secret is None else bytes(secret)
+        self._secret = decided_secret(secret)
         self._apply(self._params)
         self._begin_empty()
 

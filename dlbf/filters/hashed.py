@@ -63,7 +63,7 @@ class KeyHashes:
     values : numpy.ndarray of uint64
         One for every key, read-only.
     hash_kind : int
-        1: XXH3-64, 2: SipHash-2-4 under a secret.
+        1: XXH3-64, 3: SipHash-1-3 under a secret, 2: SipHash-2-4, of filters that dlbf 0.1 made.
     key_check : int
         The hash of a fixed text under the secret, which tells two secrets apart; 0 without one.
 
@@ -137,7 +137,8 @@ def hash_keys(keys: Keys, secret: bytes | None = None) -> KeyHashes:
 def _named(hash_kind: int, key_check: int) -> str:
     if hash_kind == format.HASH_XXH3:
         return "XXH3-64 without a secret"
-    return f"SipHash-2-4 under the secret with the check {key_check:016x}"
+    name = "SipHash-2-4" if hash_kind == format.HASH_SIP24 else "SipHash-1-3"
+    return f"{name} under the secret with the check {key_check:016x}"
 
 
 def checked_hashes(hashes: KeyHashes, secret: bytes | None, who: str) -> npt.NDArray[np.uint64]:
@@ -147,9 +148,11 @@ def checked_hashes(hashes: KeyHashes, secret: bytes | None, who: str) -> npt.NDA
     expected = format.hash_identity(secret)
     found = (hashes.hash_kind, hashes.key_check)
     if found != expected:
-        again = (
-            "dlbf.hash_keys(keys)" if secret is None else "dlbf.hash_keys(keys, secret=...), with this filter's secret"
-        )
+        again = "dlbf.hash_keys(keys, secret=...), with this filter's secret"
+        if secret is None:
+            again = "dlbf.hash_keys(keys)"
+        elif expected[0] == format.HASH_SIP24:
+            again = "with the filter's own hash_keys(keys), since dlbf 0.1 made it"
         raise HashMismatchError(
             f"this {who} expects hashes by {_named(*expected)}, found hashes by {_named(*found)}; "
             f"hash the keys again: {again}"
@@ -174,13 +177,25 @@ class ByHash(FilterCore):
             raise TypeError(f"{why}, so their hashes are not enough; pass the keys")
         return HashReader(values)
 
+    def hash_keys(self, keys: Keys) -> KeyHashes:
+        """``dlbf.hash_keys`` of a batch with this filter's secret, by the hash that it was made with.
+
+        Examples
+        --------
+        >>> import dlbf
+        >>> f = dlbf.CuckooFilter(1000, secret=bytes(16))
+        >>> f.hash_keys(["anna"]) == dlbf.hash_keys(["anna"], secret=bytes(16))
+        True
+        """
+        return KeyHashes(hash64_many(keys, self._secret), *format.hash_identity(self._secret))
+
     def contains_hashes(self, hashes: KeyHashes) -> npt.NDArray[np.bool_]:
         """``contains_many`` of the keys with these hashes.
 
         Parameters
         ----------
         hashes : KeyHashes
-            From ``dlbf.hash_keys``.
+            From ``dlbf.hash_keys``, or ``hash_keys`` of a filter.
 
         Raises
         ------

@@ -16,6 +16,7 @@ from dlbf.filters.base import (
 from dlbf.filters.kinds import class_of_kind
 from dlbf.filters.tables import CuckooFilter
 from dlbf.geometry import MAX_PREFIXES, MAX_SUFFIX_BITS, cuckoo_fpr, cuckoo_geometry
+from dlbf.kernels.hashing import decided_secret
 from dlbf.kernels.layers import MOST_TABLES, LayeredCore
 from dlbf.typenames import Memory
 
@@ -81,7 +82,7 @@ class LayeredFilter(LayeredCore, Filter):
         # The layers have buffers of their own.
         self._attach(aligned_zeros(8), secret, n_items, 0)
         self._params = params
-        self._secret = None if secret is None else bytes(secret)
+        self._secret = decided_secret(secret)
 
     def _open(
         self,

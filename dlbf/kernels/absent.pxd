@@ -1,6 +1,6 @@
 """A bounded set of keys that are known not to be there, for a filter that lets them pass.
 
-An entry is the 128-bit keyed hash of a key (two SipHash-2-4 under random secrets of this process), so that another key
+An entry is the 128-bit keyed hash of a key (two SipHash-1-3 under random secrets of this process), so that another key
 is taken for it once in 2^128 times.  Entries are in groups of eight buckets of eight; a key may be in one of two
 buckets, both with the same number within their groups, which is the low three bits of the first hash.  These need not
 be stored, and their place in the entry holds the flags.  Of sixteen entries the next in

@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from dlbf.kernels.hashing cimport hash_key_from, siphash24
+from dlbf.kernels.hashing cimport hash_key_from, siphash13
 from dlbf.kernels.types cimport mulhi64
 
 import os
@@ -121,7 +121,7 @@ cdef class AbsentSet:
         cdef uint64_t* slot
         if self.n_entries == 0:
             return False
-        slot = self._find(siphash24(&self.first, key, n), siphash24(&self.second, key, n))
+        slot = self._find(siphash13(self.first.sip, key, n), siphash13(self.second.sip, key, n))
         if slot == NULL:
             return False
         if not slot[0] & ASKED:
@@ -136,8 +136,8 @@ cdef class AbsentSet:
         return cause
 
     cdef int _put(self, const uint8_t* key, size_t n) noexcept nogil:
-        cdef uint64_t a = siphash24(&self.first, key, n)
-        cdef uint64_t b = siphash24(&self.second, key, n)
+        cdef uint64_t a = siphash13(self.first.sip, key, n)
+        cdef uint64_t b = siphash13(self.second.sip, key, n)
         cdef uint64_t* slot
         cdef uint16_t* tag
         cdef int cause = CAUSE_ORDINARY
@@ -166,7 +166,7 @@ cdef class AbsentSet:
         cdef uint64_t* slot
         if self.n_groups == 0:
             return False
-        a, b = siphash24(&self.first, key, n), siphash24(&self.second, key, n)
+        a, b = siphash13(self.first.sip, key, n), siphash13(self.second.sip, key, n)
         slot = self._find(a, b)
         if slot == NULL:
             slot = self._free(a, b)
@@ -182,7 +182,7 @@ cdef class AbsentSet:
         cdef uint64_t* slot
         if self.n_entries == 0:
             return False
-        slot = self._find(siphash24(&self.first, key, n), siphash24(&self.second, key, n))
+        slot = self._find(siphash13(self.first.sip, key, n), siphash13(self.second.sip, key, n))
         if slot == NULL:
             return False
         slot[0] = slot[1] = 0

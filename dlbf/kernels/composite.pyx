@@ -17,7 +17,7 @@ from dlbf.kernels.elastic cimport ElasticCore, elastic_add, elastic_contains, el
 from dlbf.kernels.exact cimport (
     EXACT_ENTRY_BYTES, ExactCore, exact_add, exact_arena, exact_find, exact_remove, exact_slot,
 )
-from dlbf.kernels.hashing cimport HASH_XXH3, HashKey, hash_for_filter, siphash24
+from dlbf.kernels.hashing cimport HASH_XXH3, HashKey, hash_for_filter, hash_key
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk
 from dlbf.kernels.ribbon cimport RibbonCore, ribbon_contains, ribbon_contains_many, ribbon_prefetch
 from dlbf.kernels.scoring cimport MODEL_NONE, model_open, model_score, model_scores
@@ -223,7 +223,7 @@ cdef uint64_t part_key(const HashKey* key, uint32_t role, uint32_t region) noexc
     cdef uint8_t label[16]
     memcpy(label, b"dlbfpart", 8)
     store64(label + 8, (<uint64_t>role << 32) | region)
-    return siphash24(key, label, 16)
+    return hash_key(key, label, 16)
 
 
 # --- the whole -------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """One 64-bit hash of a key, the source of every position and fingerprint.
 
-Two published functions, chosen once per filter and recorded with it:
+Three published functions, chosen once per filter and recorded with it:
 
 * ``HASH_XXH3``: XXH3-64 with seed 0 and the standard secret.  Fast; anybody can compute it.
-* ``HASH_SIP24``: SipHash-2-4 under a 128-bit secret.  A PRF; nobody else can compute it.
+* ``HASH_SIP13``: SipHash-1-3 under a 128-bit secret.  A PRF; nobody else can compute it.
+* ``HASH_SIP24``: SipHash-2-4 under a 128-bit secret, of what dlbf 0.1 has written.
 
 64 bits are enough: two of n keys share a hash with probability n / 2**64 per query, 5e-11 at a
 billion keys.  Filters of one composite share the hash; ``hash_for_filter`` separates their positions.
@@ -16,10 +17,16 @@ from dlbf.kernels.types cimport (
 cdef enum:
     HASH_XXH3 = 1
     HASH_SIP24 = 2
+    HASH_SIP13 = 3
 
 ctypedef struct HashKey:
     uint32_t kind
-    uint64_t sip[4]    # the state of SipHash under the secret before any byte of a key
+    uint64_t sip[4]    # the state of either SipHash under the secret before any byte of a key
+
+cdef extern from "siphash.h" nogil:
+    # Of the state that a HashKey has, and a key.
+    uint64_t siphash13 "dlbf_siphash13"(const uint64_t* state, const uint8_t* data, size_t n) noexcept
+    uint64_t siphash24 "dlbf_siphash24"(const uint64_t* state, const uint8_t* data, size_t n) noexcept
 
 cdef extern from *:
     """
@@ -103,117 +110,12 @@ cdef inline uint64_t xxh3(const uint8_t* data, size_t n) noexcept nogil:
     return xxh3_avalanche(a)
 
 
-cdef inline void sip_round(uint64_t* v0, uint64_t* v1, uint64_t* v2, uint64_t* v3) noexcept nogil:
-    v0[0] += v1[0]
-    v2[0] += v3[0]
-    v1[0] = rotl64(v1[0], 13) ^ v0[0]
-    v3[0] = rotl64(v3[0], 16) ^ v2[0]
-    v0[0] = rotl64(v0[0], 32)
-    v2[0] += v1[0]
-    v0[0] += v3[0]
-    v1[0] = rotl64(v1[0], 17) ^ v2[0]
-    v3[0] = rotl64(v3[0], 21) ^ v0[0]
-    v2[0] = rotl64(v2[0], 32)
-
-
-cdef inline uint64_t sip_tail(const uint8_t* data, size_t n) noexcept nogil:
-    """The last, partial word: up to 7 bytes, and the length modulo 256 on top."""
-    cdef size_t left = n & 7
-    cdef uint64_t word = 0
-    if n >= 8:
-        # One load that ends with the key, shifted so that only its tail is left, in two steps: by 64 is undefined.
-        word = load64(data + n - 8) >> (8 * (7 - left)) >> 8
-    else:
-        while left:
-            left -= 1
-            word = (word << 8) | data[left]
-    return word | (<uint64_t>n << 56)
-
-
-cdef inline uint64_t siphash24(const HashKey* key, const uint8_t* data, size_t n) noexcept nogil:
-    cdef uint64_t v0 = key.sip[0], v1 = key.sip[1], v2 = key.sip[2], v3 = key.sip[3]
-    cdef uint64_t word, last = sip_tail(data, n)
-    cdef const uint8_t* end = data + (n & ~<size_t>7)
-    while data != end:
-        word = load64(data)
-        v3 ^= word
-        sip_round(&v0, &v1, &v2, &v3)
-        sip_round(&v0, &v1, &v2, &v3)
-        v0 ^= word
-        data += 8
-    v3 ^= last
-    sip_round(&v0, &v1, &v2, &v3)
-    sip_round(&v0, &v1, &v2, &v3)
-    v0 ^= last
-    v2 ^= 0xFF
-    sip_round(&v0, &v1, &v2, &v3)
-    sip_round(&v0, &v1, &v2, &v3)
-    sip_round(&v0, &v1, &v2, &v3)
-    sip_round(&v0, &v1, &v2, &v3)
-    return v0 ^ v1 ^ v2 ^ v3
-
-
-cdef inline void siphash24_pair(
-    const HashKey* key, const uint8_t* a, size_t n_a, const uint8_t* b, size_t n_b, uint64_t* out,
-) noexcept nogil:
-    """Two keys at once: one SipHash is a chain of dependent steps that leaves half of a processor idle."""
-    cdef uint64_t v0 = key.sip[0], v1 = key.sip[1], v2 = key.sip[2], v3 = key.sip[3]
-    cdef uint64_t w0 = v0, w1 = v1, w2 = v2, w3 = v3
-    cdef uint64_t x, y
-    cdef int _round
-    cdef size_t at = 0
-    cdef size_t both = min(n_a, n_b) & ~<size_t>7
-    while at < both:
-        x = load64(a + at)
-        y = load64(b + at)
-        v3 ^= x
-        w3 ^= y
-        sip_round(&v0, &v1, &v2, &v3)
-        sip_round(&w0, &w1, &w2, &w3)
-        sip_round(&v0, &v1, &v2, &v3)
-        sip_round(&w0, &w1, &w2, &w3)
-        v0 ^= x
-        w0 ^= y
-        at += 8
-    both = at
-    while at + 8 <= n_a:
-        x = load64(a + at)
-        v3 ^= x
-        sip_round(&v0, &v1, &v2, &v3)
-        sip_round(&v0, &v1, &v2, &v3)
-        v0 ^= x
-        at += 8
-    at = both
-    while at + 8 <= n_b:
-        y = load64(b + at)
-        w3 ^= y
-        sip_round(&w0, &w1, &w2, &w3)
-        sip_round(&w0, &w1, &w2, &w3)
-        w0 ^= y
-        at += 8
-    x = sip_tail(a, n_a)
-    y = sip_tail(b, n_b)
-    v3 ^= x
-    w3 ^= y
-    sip_round(&v0, &v1, &v2, &v3)
-    sip_round(&w0, &w1, &w2, &w3)
-    sip_round(&v0, &v1, &v2, &v3)
-    sip_round(&w0, &w1, &w2, &w3)
-    v0 ^= x
-    w0 ^= y
-    v2 ^= 0xFF
-    w2 ^= 0xFF
-    for _round in range(4):
-        sip_round(&v0, &v1, &v2, &v3)
-        sip_round(&w0, &w1, &w2, &w3)
-    out[0] = v0 ^ v1 ^ v2 ^ v3
-    out[1] = w0 ^ w1 ^ w2 ^ w3
-
-
 cdef inline uint64_t hash_key(const HashKey* key, const uint8_t* data, size_t n) noexcept nogil:
     if key.kind == HASH_XXH3:
         return xxh3(data, n)
-    return siphash24(key, data, n)
+    if key.kind == HASH_SIP13:
+        return siphash13(key.sip, data, n)
+    return siphash24(key.sip, data, n)
 
 
 cdef void hash_chunk(

@@ -13,7 +13,10 @@ import numpy as np
 cdef extern from "siplanes.h" nogil:
     int dlbf_sip_lanes() noexcept
     void sip8 "dlbf_sip8"(
-        int lanes, const uint64_t* state, const uint8_t** data, const size_t* n_bytes, uint64_t* out,
+        int lanes, bint is24, const uint64_t* state, const uint8_t** data, const size_t* n_bytes, uint64_t* out,
+    ) noexcept
+    void sip_two "dlbf_sip_two"(
+        const uint64_t* state, const uint8_t** data, const size_t* n_bytes, uint64_t* out, int c, int d,
     ) noexcept
 
 # How this processor hashes eight keys at once; 0: it cannot.
@@ -101,12 +104,23 @@ cdef void hash_chunk(
             for j in range(i + 8, min(i + 16, n)):
                 prefetch(data[j])
                 prefetch(data[j] + n_bytes[j])
-            sip8(sip_lanes, key.sip, data + i, n_bytes + i, out + i)
+            sip8(sip_lanes, key.kind == HASH_SIP24, key.sip, data + i, n_bytes + i, out + i)
             i += 8
     for i in range(i, n - 1, 2):
-        siphash24_pair(key, data[i], n_bytes[i], data[i + 1], n_bytes[i + 1], out + i)
+        if key.kind == HASH_SIP13:
+            sip_two(key.sip, data + i, n_bytes + i, out + i, 1, 3)
+        else:
+            sip_two(key.sip, data + i, n_bytes + i, out + i, 2, 4)
     if n & 1:
-        out[n - 1] = siphash24(key, data[n - 1], n_bytes[n - 1])
+        out[n - 1] = hash_key(key, data[n - 1], n_bytes[n - 1])
+
+
+class Sip13Secret(bytes):
+    """The secret of something that is hashed by SipHash-1-3."""
+
+
+class Sip24Secret(bytes):
+    """The secret of something that is hashed by SipHash-2-4, as dlbf 0.1 made it."""
 
 
 cdef HashKey hash_key_from(object secret) except *:
@@ -125,12 +139,23 @@ cdef HashKey hash_key_from(object secret) except *:
             f"secret must be exactly 16 bytes, found {len(raw)}; make one with secrets.token_bytes(16)"
         )
     p = <const uint8_t*><char*>raw
-    key.kind = HASH_SIP24
+    key.kind = HASH_SIP24 if isinstance(secret, Sip24Secret) else HASH_SIP13
     key.sip[0] = load64(p) ^ <uint64_t>0x736F6D6570736575
     key.sip[1] = load64(p + 8) ^ <uint64_t>0x646F72616E646F6D
     key.sip[2] = load64(p) ^ <uint64_t>0x6C7967656E657261
     key.sip[3] = load64(p + 8) ^ <uint64_t>0x7465646279746573
     return key
+
+
+def decided_secret(secret, older=False):
+    """``secret`` with the hash that it is for; None stays None.
+
+    One that does not say so is for SipHash-1-3, or for SipHash-2-4 if it is to be the ``older`` one.
+    """
+    if secret is None or isinstance(secret, (Sip13Secret, Sip24Secret)):
+        return secret
+    hash_key_from(secret)  # is it a secret?
+    return (Sip24Secret if older else Sip13Secret)(secret)
 
 
 def hash64(key, secret=None, unsigned long long filter_id=0):
@@ -141,7 +166,7 @@ def hash64(key, secret=None, unsigned long long filter_id=0):
     key : bytes, str or buffer
         ``str`` is hashed as UTF-8.
     secret : bytes, optional
-        16 bytes select SipHash-2-4 under that secret; None selects XXH3-64.
+        16 bytes select SipHash-1-3 under that secret, a ``Sip24Secret`` SipHash-2-4; None selects XXH3-64.
     filter_id : int, optional
         Which filter of a composite is asking; 0 is the plain hash.
 

@@ -1,4 +1,4 @@
-/* SipHash-2-4 of eight keys at once, one in each 64-bit lane of a vector.
+/* SipHash-1-3 and SipHash-2-4 of eight keys at once, one in each 64-bit lane of a vector.
  *
  * One SipHash is a chain of dependent additions and rotations that leaves most of a
  * processor idle; eight chains side by side cost little more than one.  The arithmetic is that of the
@@ -9,7 +9,7 @@
 #ifndef DLBF_SIPLANES_H
 #define DLBF_SIPLANES_H
 
-#include "portable.h"
+#include "siphash.h"
 
 #define DLBF_LANES 8
 
@@ -34,19 +34,10 @@ typedef uint64_t dlbf_v8 __attribute__((vector_size(64)));
         v2 = DLBF_VROT(v2, 32); \
     } while (0)
 
-/* The last word of a key: its last n % 8 bytes, and its length modulo 256 on top. */
-static inline uint64_t dlbf_sip_last(const uint8_t *p, size_t n) {
-    uint64_t word = 0;
-    size_t left = n & 7;
-    if (n >= 8) {
-        word = dlbf_load64(p + n - 8) >> (8 * (7 - left)) >> 8;
-    } else {
-        while (left) word = (word << 8) | p[--left];
-    }
-    return word | ((uint64_t)n << 56);
-}
+#define DLBF_VROUNDS(n) for (i = 0; i < (n); i++) DLBF_VROUND
 
-#define DLBF_SIP_BODY                                                                      \
+/* With c rounds for each word and d at the end, for whoever may use AVX2. */
+#define DLBF_SIP_BODY(c, d)                                                                \
     const dlbf_v8 zero = {0, 0, 0, 0, 0, 0, 0, 0};                                         \
     dlbf_v8 v0 = zero + state[0], v1 = zero + state[1];                                    \
     dlbf_v8 v2 = zero + state[2], v3 = zero + state[3];                                    \
@@ -64,8 +55,7 @@ static inline uint64_t dlbf_sip_last(const uint8_t *p, size_t n) {
         for (i = 0; i < DLBF_LANES; i++) w[i] = t < words[i] ? dlbf_load64(data[i] + 8 * t) : last[i];\
         n0 = v0, n1 = v1, n2 = v2, n3 = v3;                                                \
         v3 ^= w;                                                                           \
-        DLBF_VROUND;                                                                       \
-        DLBF_VROUND;                                                                       \
+        DLBF_VROUNDS(c);                                                                   \
         v0 ^= w;                                                                           \
         /* A key that has ended keeps its state while the longer ones go on. */            \
         v0 = (v0 & live) | (n0 & ~live);                                                   \
@@ -74,10 +64,7 @@ static inline uint64_t dlbf_sip_last(const uint8_t *p, size_t n) {
         v3 = (v3 & live) | (n3 & ~live);                                                   \
     }                                                                                      \
     v2 ^= 0xFF;                                                                            \
-    DLBF_VROUND;                                                                           \
-    DLBF_VROUND;                                                                           \
-    DLBF_VROUND;                                                                           \
-    DLBF_VROUND;                                                                           \
+    DLBF_VROUNDS(d);                                                                       \
     v0 ^= v1 ^ v2 ^ v3;                                                                    \
     for (i = 0; i < DLBF_LANES; i++) out[i] = v0[i];
 
@@ -99,8 +86,10 @@ static inline uint64_t dlbf_sip_last(const uint8_t *p, size_t n) {
 #define DLBF_ZWORD(t)                                                                      \
     _mm512_mask_i64gather_epi64(last, _mm512_cmpgt_epu64_mask(words, _mm512_set1_epi64((long long)(t))), at, NULL, 1)
 
-__attribute__((target("avx512f"))) static void dlbf_sip8_avx512(
-    const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
+#define DLBF_ZROUNDS(n) for (i = 0; i < (n); i++) DLBF_ZROUND
+
+__attribute__((target("avx512f"), always_inline)) static inline void dlbf_sip8_avx512(
+    const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out, int c, int d) {
     const __m512i n = _mm512_loadu_si512(n_bytes), words = _mm512_srli_epi64(n, 3), eight = _mm512_set1_epi64(8);
     const uint64_t most = _mm512_reduce_max_epu64(words), least = _mm512_reduce_min_epu64(words);
     __m512i v0 = _mm512_set1_epi64((long long)state[0]);
@@ -109,6 +98,7 @@ __attribute__((target("avx512f"))) static void dlbf_sip8_avx512(
     __m512i v3 = _mm512_set1_epi64((long long)state[3]);
     __m512i at = _mm512_loadu_si512(data), last, word, now;
     uint64_t t;
+    int i;
     if (least) {
         /* As in dlbf_sip_last; a shift by 64, where nothing is left, gives zero. */
         const __m512i left = _mm512_slli_epi64(_mm512_and_si512(n, _mm512_set1_epi64(7)), 3);
@@ -117,7 +107,6 @@ __attribute__((target("avx512f"))) static void dlbf_sip8_avx512(
         last = _mm512_or_si512(last, _mm512_slli_epi64(n, 56));
     } else {
         uint64_t lasts[DLBF_LANES];
-        int i;
         for (i = 0; i < DLBF_LANES; i++) lasts[i] = dlbf_sip_last(data[i], n_bytes[i]);
         last = _mm512_loadu_si512(lasts);
     }
@@ -129,8 +118,7 @@ __attribute__((target("avx512f"))) static void dlbf_sip8_avx512(
         at = _mm512_add_epi64(at, eight);
         word = DLBF_ZWORD(t);
         v3 = _mm512_xor_si512(v3, now);
-        DLBF_ZROUND;
-        DLBF_ZROUND;
+        DLBF_ZROUNDS(c);
         v0 = _mm512_xor_si512(v0, now);
     }
     while (t <= most) {
@@ -142,8 +130,7 @@ __attribute__((target("avx512f"))) static void dlbf_sip8_avx512(
         at = _mm512_add_epi64(at, eight);
         word = DLBF_ZWORD(t);
         v3 = _mm512_xor_si512(v3, now);
-        DLBF_ZROUND;
-        DLBF_ZROUND;
+        DLBF_ZROUNDS(c);
         v0 = _mm512_xor_si512(v0, now);
         v0 = _mm512_mask_mov_epi64(n0, live, v0);
         v1 = _mm512_mask_mov_epi64(n1, live, v1);
@@ -151,34 +138,39 @@ __attribute__((target("avx512f"))) static void dlbf_sip8_avx512(
         v3 = _mm512_mask_mov_epi64(n3, live, v3);
     }
     v2 = _mm512_xor_si512(v2, _mm512_set1_epi64(0xFF));
-    DLBF_ZROUND;
-    DLBF_ZROUND;
-    DLBF_ZROUND;
-    DLBF_ZROUND;
+    DLBF_ZROUNDS(d);
     _mm512_storeu_si512(out, _mm512_xor_si512(_mm512_xor_si512(v0, v1), _mm512_xor_si512(v2, v3)));
 }
-__attribute__((target("avx2"))) static void dlbf_sip8_avx2(
-    const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
-    DLBF_SIP_BODY
-}
+#define DLBF_SIP8(c, d)                                                                    \
+    __attribute__((target("avx512f"))) static void dlbf_sip8_avx512_##c##d(                \
+        const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {\
+        dlbf_sip8_avx512(state, data, n_bytes, out, c, d);                                 \
+    }                                                                                      \
+    __attribute__((target("avx2"))) static void dlbf_sip8_avx2_##c##d(                     \
+        const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {\
+        DLBF_SIP_BODY(c, d)                                                                \
+    }
+DLBF_SIP8(1, 3)
+DLBF_SIP8(2, 4)
 
 /* 2: AVX-512, 1: AVX2, 0: neither. */
 static inline int dlbf_sip_lanes(void) {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx512f") ? 2 : __builtin_cpu_supports("avx2") ? 1 : 0;
 }
+/* SipHash-1-3, or SipHash-2-4 if it is to be that. */
 static inline void dlbf_sip8(
-    int lanes, const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
+    int lanes, int is24, const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
     if (lanes == 2)
-        dlbf_sip8_avx512(state, data, n_bytes, out);
+        (is24 ? dlbf_sip8_avx512_24 : dlbf_sip8_avx512_13)(state, data, n_bytes, out);
     else
-        dlbf_sip8_avx2(state, data, n_bytes, out);
+        (is24 ? dlbf_sip8_avx2_24 : dlbf_sip8_avx2_13)(state, data, n_bytes, out);
 }
 #else
 static inline int dlbf_sip_lanes(void) { return 0; }
 static inline void dlbf_sip8(
-    int lanes, const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
-    (void)lanes, (void)state, (void)data, (void)n_bytes, (void)out;
+    int lanes, int is24, const uint64_t *state, const uint8_t **data, const size_t *n_bytes, uint64_t *out) {
+    (void)lanes, (void)is24, (void)state, (void)data, (void)n_bytes, (void)out;
 }
 #endif
 

@@ -70,16 +70,16 @@ def pack_blueprint(planned: LearnedFilter, n_keys: int, n_shards: int, headroom:
 
 def read_blueprint(data: Buffer, secret: bytes | None = None) -> Blueprint:
     """What a blueprint says; FormatError if it is none, ValueError if it was made with another secret."""
-    return _read(bytes(data), None if secret is None else bytes(secret))
+    return _read(bytes(data), secret if secret is None or isinstance(secret, bytes) else bytes(secret))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=4, typed=True)
 def _read(data: bytes, secret: bytes | None) -> Blueprint:
     header, payload = format.unpack(data, "the blueprint")
     if header.kind != format.KIND_BLUEPRINT:
         found = format.KIND_NAMES.get(header.kind, f"kind {header.kind}")
         raise FormatError(f"expected a blueprint (dlbf.build.blueprint), found a {found}")
-    format.check_secret(header, secret)
+    secret = format.fitting_secret(header, secret)
     n_text = int.from_bytes(payload[:4], "little")
     pattern = LearnedFilter.from_bytes(payload[4 + n_text :], secret)
     try:

@@ -12,7 +12,7 @@ from dlbf import format
 from dlbf.errors import ChecksumError, DlbfError, FormatError
 from dlbf.filters.base import Filter, aligned_zeros, check_count, detach, header_of, open_payload, payload_of, secret_of
 from dlbf.filters.kinds import BASES
-from dlbf.kernels.hashing import checksum64
+from dlbf.kernels.hashing import checksum64, decided_secret
 from dlbf.kernels.sharded import FILTER_ID, ShardedCore
 from dlbf.learned import LearnedFilter
 from dlbf.sharded.blueprint import read_blueprint, split_part
@@ -98,7 +98,7 @@ class ShardHolder(ShardedCore, Filter):
         # The shards have buffers of their own.
         self._attach(aligned_zeros(8) if writable else bytes(8), secret, 0, 0)
         self._params = params
-        self._secret = None if secret is None else bytes(secret)
+        self._secret = decided_secret(secret)
         self._set_shards(index.entries.rows[:, 2].tolist())
 
     @classmethod
@@ -126,7 +126,7 @@ class ShardHolder(ShardedCore, Filter):
         if header.kind != cls.KIND or header.hash_kind == format.HASH_NONE:
             found = format.KIND_NAMES.get(header.kind, f"kind {header.kind}")
             raise FormatError(f"{where}: expected a ShardedFilter, found a {found}")
-        format.check_secret(header, secret)
+        secret = format.fitting_secret(header, secret)
         index = read_index(header, inside, where)
         self = cls.__new__(cls)
         self._begin(header.params[:7], index, secret, not whole.readonly)

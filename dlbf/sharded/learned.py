@@ -217,7 +217,7 @@ def open_learned(
     pattern: LearnedFilter, header: format.Header, payload: Memory, secret: bytes | None, where: str, recover: bool
 ) -> LearnedShard:
     """The shard that has this header and payload, which were compared with their sums."""
-    format.check_secret(header, secret)
+    secret = format.fitting_secret(header, secret)
     params = header.params[: 3 + len(OWN_PARAMS)]
     if params[3] != header.n_payload_bytes or params[2] != FILTER_ID or any(params[4:]):
         raise FormatError(f"{where}: parameters of another filter; build it again")

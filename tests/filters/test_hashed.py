@@ -12,6 +12,9 @@ from support.learned_common import NEGATIVES, fit, with_exact_set
 from support.samples import DELETABLE, SECRET, SMALL_FILTERS, small_filters, url_keys
 
 import dlbf
+from dlbf import format
+from dlbf.filters.layered import LayeredFilter
+from dlbf.kernels.hashing import Sip24Secret
 from dlbf.kernels.keys import read_keys
 from dlbf.learned.routing import RoutedKeys
 
@@ -84,9 +87,9 @@ def test_filter_that_compares_keys_says_so():
 @pytest.mark.parametrize(
     ("made_with", "filter_with", "expected", "found", "advice"),
     [
-        (None, SECRET, "SipHash-2-4 under the secret", "XXH3-64 without", r"secret=\.\.\."),
-        (SECRET, None, "XXH3-64 without", "SipHash-2-4 under the secret", r"hash_keys\(keys\)$"),
-        (bytes(16), SECRET, "SipHash-2-4 under the secret", "SipHash-2-4 under the secret", r"secret=\.\.\."),
+        (None, SECRET, "SipHash-1-3 under the secret", "XXH3-64 without", r"secret=\.\.\."),
+        (SECRET, None, "XXH3-64 without", "SipHash-1-3 under the secret", r"hash_keys\(keys\)$"),
+        (bytes(16), SECRET, "SipHash-1-3 under the secret", "SipHash-1-3 under the secret", r"secret=\.\.\."),
     ],
 )
 def test_hashes_of_another_identity_are_refused(made_with, filter_with, expected, found, advice):
@@ -117,7 +120,7 @@ def test_hashes_select_compare_pickle_and_show_themselves():
     assert pickle.loads(pickle.dumps(h)) == h
     assert h != dlbf.hash_keys(KEYS)
     assert h != h[1:]
-    assert "40 by SipHash-2-4" in repr(h)
+    assert "40 by SipHash-1-3" in repr(h)
     assert SECRET.hex() not in repr(h)
     with pytest.raises(ValueError, match="read-only"):
         h.values[0] = 1
@@ -259,3 +262,71 @@ def test_design_with_an_exact_set_needs_keys():
     lf, keys = with_exact_set()
     with pytest.raises(TypeError, match="compares whole keys with those of an exact set"):
         lf.contains_routed(lf.route_keys(keys))
+
+
+# --- what dlbf 0.1 made
+
+OLD = Sip24Secret(SECRET)
+
+
+def every_class(secret):
+    """A filter of every class that takes a secret, with KEYS."""
+    made = [make() for name, make in small_filters(secret).items()]
+    made.append(dlbf.GrowingFilter(0.01, 100, secret=secret))
+    made.append(dlbf.ShardedFilter(dlbf.CuckooFilter, 1000, 0.01, shards=4, secret=secret))
+    for f in made:
+        f.update(KEYS)
+    base = dlbf.RibbonFilter.build(KEYS[:30], 0.001, secret=secret)
+    layered = LayeredFilter.over(base, 0.01, 100, 0.001)
+    layered.update(KEYS[30:])
+    return [*made, base, layered]
+
+
+@pytest.mark.parametrize("number", range(len(every_class(None))))
+def test_filter_with_the_older_hash_goes_on_with_it(number):
+    old, new = every_class(OLD)[number], every_class(SECRET)[number]
+    kept = KEYS[:30] if isinstance(old, dlbf.RibbonFilter) else KEYS
+    data = old.to_bytes()
+    assert format.read_header(data).hash_kind == format.HASH_SIP24
+    assert format.read_header(new.to_bytes()).hash_kind == format.HASH_SIP13
+    back = type(old).from_bytes(data, SECRET)
+    for f in (back, back.copy(), pickle.loads(pickle.dumps(back))):
+        assert f.contains_many(kept).all()
+        assert all(key in f for key in kept)
+        assert f.to_bytes() == data
+        assert f.hash_keys(KEYS) == old.hash_keys(KEYS) != new.hash_keys(KEYS)
+        if not isinstance(f, dlbf.RibbonFilter):
+            f.add(b"one more")
+            assert b"one more" in f
+            assert f.contains_many(kept).all()
+    if f.NEEDS_KEYS:
+        return
+    assert back.contains_hashes(back.hash_keys(kept)).all()
+    with pytest.raises(dlbf.HashMismatchError, match=r"by SipHash-2-4 .* found .* SipHash-1-3 .*own hash_keys\(keys\)"):
+        back.contains_hashes(dlbf.hash_keys(kept, SECRET))
+    with pytest.raises(dlbf.HashMismatchError, match=r"by SipHash-1-3 .* found .* SipHash-2-4"):
+        new.contains_hashes(back.hash_keys(kept))
+
+
+def test_filters_of_both_hashes_do_not_combine():
+    old, new = dlbf.CuckooFilter(100, secret=OLD), dlbf.CuckooFilter(100, secret=SECRET)
+    assert old != new
+    with pytest.raises(ValueError, match="differ in hash"):
+        old | new
+
+
+def test_part_with_another_hash_than_the_whole_is_refused():
+    base = dlbf.RibbonFilter.build(KEYS, 0.001, secret=SECRET)
+    whole = LayeredFilter.over(base, 0.01, 100, 0.001).to_bytes()
+    header, payload = format.unpack(whole)
+    other = dlbf.RibbonFilter.build(KEYS, 0.001, secret=OLD).to_bytes()
+    assert len(other) == len(payload)
+    with pytest.raises(ValueError, match="wrong secret"):
+        LayeredFilter.from_bytes(format.pack(header, other), SECRET)
+
+
+def test_hash_of_the_other_kind_in_the_header_is_a_wrong_secret():
+    header, payload = format.unpack(dlbf.CuckooFilter(100, secret=OLD).to_bytes())
+    forged = dataclasses.replace(header, hash_kind=format.HASH_SIP13)
+    with pytest.raises(ValueError, match="wrong secret"):
+        dlbf.CuckooFilter.from_bytes(format.pack(forged, payload), SECRET)

@@ -1,7 +1,10 @@
 """The hash against independent implementations, and every implementation of ours against the others."""
 
+import os
 import random
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,13 +14,56 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.samples import SECRET
 
-from dlbf.kernels.hashing import checksum64, checksum64_chunks, hash64, hash64_many
+from dlbf.kernels.hashing import (
+    Sip13Secret,
+    Sip24Secret,
+    checksum64,
+    checksum64_chunks,
+    decided_secret,
+    hash64,
+    hash64_many,
+)
 
 MASK = 2**64 - 1
 
 
-def sip(data: bytes, secret: bytes) -> int:
+def sip24(data: bytes, secret: bytes) -> int:
     return int.from_bytes(siphash24.siphash24(data, key=secret).digest(), "little")
+
+
+def sip13(data: bytes, secret: bytes, rounds: int = 1, last_rounds: int = 3) -> int:
+    """SipHash as its paper has it, for any number of rounds."""
+
+    def rotated(x, by):
+        return (x << by | x >> (64 - by)) & MASK
+
+    def mixed(a, b, c, d, n):
+        for _ in range(n):
+            a = (a + b) & MASK
+            b = rotated(b, 13) ^ a
+            a = rotated(a, 32)
+            c = (c + d) & MASK
+            d = rotated(d, 16) ^ c
+            a = (a + d) & MASK
+            d = rotated(d, 21) ^ a
+            c = (c + b) & MASK
+            b = rotated(b, 17) ^ c
+            c = rotated(c, 32)
+        return a, b, c, d
+
+    first, second = struct.unpack("<QQ", secret)
+    a, b = first ^ 0x736F6D6570736575, second ^ 0x646F72616E646F6D
+    c, d = first ^ 0x6C7967656E657261, second ^ 0x7465646279746573
+    padded = data + bytes(7 - len(data) % 8) + bytes([len(data) & 255])
+    for (word,) in struct.iter_unpack("<Q", padded):
+        d ^= word
+        a, b, c, d = mixed(a, b, c, d, rounds)
+        a ^= word
+    a, b, c, d = mixed(a, b, c ^ 0xFF, d, last_rounds)
+    return a ^ b ^ c ^ d
+
+
+OLD_SECRET = Sip24Secret(SECRET)
 
 
 def random_keys(lengths, seed=1):
@@ -44,23 +90,59 @@ def test_xxh3_every_length_equals_xxhash():
         assert checksum64(key) == xxhash.xxh3_64_intdigest(key), len(key)
 
 
-def test_siphash_every_length_equals_siphash24():
+def test_older_siphash_every_length_equals_siphash24():
     for key in random_keys(LENGTHS):
-        assert hash64(key, SECRET) == sip(key, SECRET), len(key)
+        assert hash64(key, OLD_SECRET) == sip24(key, SECRET), len(key)
+
+
+def test_siphash_every_length_equals_reference():
+    for key in random_keys(LENGTHS[:-1]):
+        assert hash64(key, SECRET) == sip13(key, SECRET), len(key)
+
+
+def test_reference_with_other_rounds_is_siphash24():
+    for key in random_keys(range(70)):
+        assert sip13(key, SECRET, 2, 4) == sip24(key, SECRET)
 
 
 @given(st.binary(max_size=2000), st.binary(min_size=16, max_size=16))
-def test_both_hashes_random_keys_and_secrets_equal_reference(key, secret):
+def test_all_hashes_random_keys_and_secrets_equal_reference(key, secret):
     assert hash64(key) == xxhash.xxh3_64_intdigest(key)
-    assert hash64(key, secret) == sip(key, secret)
+    assert hash64(key, secret) == hash64(key, Sip13Secret(secret)) == sip13(key, secret)
+    assert hash64(key, Sip24Secret(secret)) == sip24(key, secret)
 
 
-def test_siphash_paper_vectors():
+def test_older_siphash_paper_vectors():
     # Aumasson and Bernstein, appendix A: key 00..0f, message 00..0e; and the first of the authors' vectors.h.
-    assert hash64(bytes(range(15)), SECRET) == 0xA129CA6149BE45E5
+    assert hash64(bytes(range(15)), OLD_SECRET) == 0xA129CA6149BE45E5
     vectors = ["310e0edd47db6f72", "fd67dc93c539f874", "5a4fa9d909806c0d", "2d7efbd796666785", "b7877127e09427cf"]
     for n, vector in enumerate(vectors):
-        assert struct.pack("<Q", hash64(bytes(range(n)), SECRET)).hex() == vector
+        assert struct.pack("<Q", hash64(bytes(range(n)), OLD_SECRET)).hex() == vector
+
+
+@pytest.mark.skipif(sys.hash_info.algorithm != "siphash13", reason="this Python hashes bytes by another function")
+def test_siphash_equals_the_hash_of_bytes_in_python():
+    # PYTHONHASHSEED gives the secret by the generator of Python/bootstrap_hash.c (lcg_urandom).
+    state, secret = 12345, bytearray()
+    for _ in range(16):
+        state = (state * 214013 + 2531011) & 0xFFFFFFFF
+        secret.append(state >> 16 & 0xFF)
+    code = "print(*(hash(bytes(range(n))) for n in range(1, 200)))"
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": "12345"}, capture_output=True, check=True
+    )
+    found = [int(word) & MASK for word in out.stdout.split()]
+    assert found == [hash64(bytes(range(n)), bytes(secret)) for n in range(1, 200)]
+
+
+def test_secret_is_decided_once():
+    assert decided_secret(None) is None
+    for kind in (Sip13Secret, Sip24Secret):
+        assert type(decided_secret(kind(SECRET))) is type(decided_secret(kind(SECRET), older=True)) is kind
+    assert type(decided_secret(bytearray(SECRET))) is Sip13Secret
+    assert type(decided_secret(SECRET, older=True)) is Sip24Secret
+    with pytest.raises(ValueError, match="exactly 16 bytes"):
+        decided_secret(b"short")
 
 
 def test_xxh3_pinned_values():
@@ -80,7 +162,7 @@ def test_xxh3_pinned_values():
     assert {n: hash64(bytes(i & 255 for i in range(n))) for n in pinned} == pinned
 
 
-@pytest.mark.parametrize("secret", [None, SECRET])
+@pytest.mark.parametrize("secret", [None, SECRET, OLD_SECRET])
 @pytest.mark.parametrize("lanes", [None, 0, 1, 2])
 def test_batch_every_implementation_equals_one_key(secret, lanes):
     if lanes is not None and lanes > best_lanes():

@@ -13,6 +13,7 @@ from support.samples import SECRET
 import dlbf
 import dlbf.build as build
 from dlbf.datasets import listed_urls, ordinary_urls
+from dlbf.kernels.hashing import Sip24Secret
 from dlbf.sharded.blueprint import read_blueprint
 
 KEYS = list(listed_urls(4000))
@@ -43,6 +44,21 @@ def shares(plan, keys, secret=None):
 def parts(design="static", secret=None):
     plan = planned(design, secret)
     return tuple(build.build_shard(plan, n, keys, secret) for n, keys in enumerate(shares(plan, KEYS, secret)))
+
+
+@pytest.mark.parametrize("design", ["static", "auto"])
+def test_blueprint_with_the_older_hash_is_built_and_read_with_it(design, tmp_path):
+    plan = planned(design, Sip24Secret(SECRET), 2)
+    made = [build.build_shard(plan, n, keys, SECRET) for n, keys in enumerate(shares(plan, KEYS, SECRET))]
+    build.combine(tmp_path / "f", made)
+    with dlbf.open_filter(tmp_path / "f", secret=SECRET) as f:
+        assert f.contains_many(KEYS).all()
+        assert (
+            f.hash_keys(KEYS[:9]) == dlbf.hash_keys(KEYS[:9], Sip24Secret(SECRET)) != dlbf.hash_keys(KEYS[:9], SECRET)
+        )
+        again = type(f).from_bytes(f.to_bytes(), SECRET)
+    assert again.contains_many(KEYS).all()
+    assert all(key in again for key in KEYS[:300])
 
 
 @pytest.mark.parametrize(
