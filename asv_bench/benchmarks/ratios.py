@@ -16,6 +16,7 @@ from pathlib import Path
 
 import dlbf
 from dlbf.bench.data import choose_keys
+from dlbf.bench.shards import pair
 from dlbf.bench.timing import ask_each_in, call_with_each, fresh, side_by_side
 
 from .common import FPR, SECRET, TINY, rbloom_or_skip, size
@@ -51,7 +52,8 @@ class Ratios:
     params = [
         [
             "get_many_absent_to_filter", "get_many_learned_to_get", "learned_many_to_rbloom", "get_absent_to_rocksdb",
-            "in_keyed_to_unkeyed", "threads_contains_many", "load_to_lmdb",
+            "in_keyed_to_unkeyed", "threads_contains_many", "load_to_lmdb", "in_shards_to_one", "many_shards_to_one",
+            "in_learned_shards_to_one", "many_learned_shards_to_one",
         ]
     ]  # fmt: skip
     param_names = ["ratio"]
@@ -110,6 +112,24 @@ class Ratios:
 
     def _in_keyed_to_unkeyed(self):
         return ratio(ask_each_in(filled(self.keys, SECRET)), ask_each_in(filled(self.keys)), self.absent)
+
+    def _shards(self, kind, way):
+        half = len(self.absent) // 2
+        one, shards = pair(kind, self.keys, self.absent[:half], self.folder)
+        with shards:
+            return ratio(way(shards), way(one), self.absent[half:])
+
+    def _in_shards_to_one(self):
+        return self._shards("cuckoo", ask_each_in)
+
+    def _many_shards_to_one(self):
+        return self._shards("cuckoo", lambda f: f.contains_many)
+
+    def _in_learned_shards_to_one(self):
+        return self._shards("learned", ask_each_in)
+
+    def _many_learned_shards_to_one(self):
+        return self._shards("learned", lambda f: f.contains_many)
 
     def _threads_contains_many(self):
         f = filled(self.keys)

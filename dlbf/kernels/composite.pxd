@@ -42,10 +42,11 @@ from dlbf.kernels.deletable cimport Deletable
 from dlbf.kernels.dleft cimport DLeft
 from dlbf.kernels.elastic cimport Elastic
 from dlbf.kernels.exact cimport Exact
+from dlbf.kernels.keys cimport KeyChunk
 from dlbf.kernels.ribbon cimport Ribbon
-from dlbf.kernels.scoring cimport Model
+from dlbf.kernels.scoring cimport Model, model_score
 from dlbf.kernels.succinct cimport Succinct
-from dlbf.kernels.types cimport int32_t, uint8_t, uint32_t, uint64_t
+from dlbf.kernels.types cimport int32_t, store64, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     MAX_REGIONS = 16
@@ -92,6 +93,34 @@ ctypedef struct Composite:
     Part initial
     Part member[MAX_REGIONS]
     Part deleted[MAX_REGIONS]
+
+
+# --- the region of a key, for other kernels
+
+
+cdef inline uint32_t composite_region(
+    const Composite* c, uint64_t h, const uint8_t* key, size_t n,
+) noexcept nogil:
+    cdef int32_t score
+    cdef uint32_t r = 0
+    cdef uint32_t i
+    cdef uint8_t hidden[8]
+    if c.n_regions == 1:
+        return 0
+    if c.hides_score:
+        # The model sees only the keyed hash, so nobody without the secret can choose a score.
+        store64(hidden, h)
+        score = model_score(&c.model, hidden, 8)
+    else:
+        score = model_score(&c.model, key, n)
+    for i in range(c.n_regions - 1):
+        r += score >= c.thresholds[i]
+    return r
+
+
+cdef void composite_regions(
+    const Composite* c, const KeyChunk* chunk, const uint64_t* hashes, const uint16_t* at, Py_ssize_t n, uint8_t* out,
+) noexcept nogil
 
 
 cdef class CompositeCore(FilterCore):

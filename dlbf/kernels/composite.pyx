@@ -20,12 +20,12 @@ from dlbf.kernels.exact cimport (
 from dlbf.kernels.hashing cimport HASH_XXH3, HashKey, hash_for_filter, hash_key
 from dlbf.kernels.keys cimport CHUNK_KEYS, KeyChunk
 from dlbf.kernels.ribbon cimport RibbonCore, ribbon_contains, ribbon_contains_many, ribbon_prefetch
-from dlbf.kernels.scoring cimport MODEL_NONE, model_open, model_score, model_scores
+from dlbf.kernels.scoring cimport MODEL_NONE, model_open, model_scores
 from dlbf.kernels.succinct cimport (
     SuccinctCore, succinct_add, succinct_contains, succinct_prefetch, succinct_subtract,
 )
 from dlbf.kernels.types cimport (
-    gate_write, gate_write_done, load32, load64, store64, uint16_t,
+    gate_write, gate_write_done, load32, load64, store64,
 )
 
 import numpy as np
@@ -229,26 +229,6 @@ cdef uint64_t part_key(const HashKey* key, uint32_t role, uint32_t region) noexc
 # --- the whole -------------------------------------------------------------------
 
 
-cdef inline uint32_t composite_region(
-    const Composite* c, uint64_t h, const uint8_t* key, size_t n,
-) noexcept nogil:
-    cdef int32_t score
-    cdef uint32_t r = 0
-    cdef uint32_t i
-    cdef uint8_t hidden[8]
-    if c.n_regions == 1:
-        return 0
-    if c.hides_score:
-        # The model sees only the keyed hash, so nobody without the secret can choose a score.
-        store64(hidden, h)
-        score = model_score(&c.model, hidden, 8)
-    else:
-        score = model_score(&c.model, key, n)
-    for i in range(c.n_regions - 1):
-        r += score >= c.thresholds[i]
-    return r
-
-
 cdef void composite_regions(
     const Composite* c, const KeyChunk* chunk, const uint64_t* hashes, const uint16_t* at, Py_ssize_t n, uint8_t* out,
 ) noexcept nogil:
@@ -344,12 +324,12 @@ cdef int check_ranges(list ranges) except -1:
 cdef class CompositeCore(FilterCore):
     """Kernel of :class:`dlbf.LearnedFilter`."""
 
-    def _load(self, bytes directory=None, bytes model=None, uint64_t n_head_bytes=0):
+    def _load(self, bytes directory=None, CompositeCore like=None, uint64_t n_head_bytes=0):
         """Read the directory, checking everything that will be trusted.
 
-        It is the start of the attached buffer, unless one is given for a buffer that has none.  A ``model`` that is
-        given lies outside of the buffer too: a shard's, whose buffer begins with a head of ``n_head_bytes``, the first
-        eight of them the number of keys without a filter.
+        It is the start of the attached buffer, unless one is given for a buffer that has none.  The model is that of
+        ``like`` if one is given, for a shard: what all of them ask stays in the processor's cache.  A shard's buffer
+        begins with a head of ``n_head_bytes``, the first eight of them the number of keys without a filter.
         """
         cdef Composite fresh
         cdef Composite* c = &fresh
@@ -371,13 +351,15 @@ cdef class CompositeCore(FilterCore):
         ranges = [] if directory is not None else [(0, DIRECTORY_BYTES + n_parts * PART_BYTES)]
         for i in range(11):
             params[i] = load64(head + AT_MODEL_PARAMS + 8 * i)
-        if model is None:
+        if like is None:
             first, end = read_range(head + AT_MODEL, size, "the model")
             ranges.append((first, end))
             kept = [model_open(&c.model, self.data + first, end - first, params)]
         else:
             ranges.append((0, n_head_bytes))
-            kept = [model, model_open(&c.model, <const uint8_t*><const char*>model, len(model), params)]
+            like._need_open()
+            c.model = like.composite.model
+            kept = [like.kept, like.owner]
         if c.n_regions > 1 and c.model.kind == MODEL_NONE:
             raise FormatError("several regions and no model; build the filter again")
         ranges.append(read_range(head + AT_PLAN, size, "the plan"))
@@ -391,7 +373,7 @@ cdef class CompositeCore(FilterCore):
         self.kept = kept
         self.composite = fresh
         self.always_zero = 0
-        if model is not None:
+        if like is not None:
             self.unstored = self.data
         else:
             self.unstored = self.data + AT_UNSTORED if directory is None else <uint8_t*>&self.always_zero

@@ -172,11 +172,14 @@ class ShardedFilter(ShardHolder):
         """Forget every key; size and secret stay."""
         if self.is_writable:
             self._need_changeable(False)
-            for number in range(self.n_shards):
-                if not self._is_open(number):
-                    self._open_shard(number)
-                if (shard := self._shard_at(number)) is not None:
-                    cast(Filter, shard).clear()
+            self._check_all()
+            self._lock()
+            try:
+                for number in range(self.n_shards):
+                    if (shard := self._shard_at(number)) is not None:
+                        cast(Filter, shard).clear()
+            finally:
+                self._unlock()
         else:
             super().clear()  # which says why not
 

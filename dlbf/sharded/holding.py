@@ -93,13 +93,16 @@ class ShardHolder(ShardedCore, Filter):
 
     # --- life
 
-    def _begin(self, params: tuple[int, ...], index: Index, secret: bytes | None, writable: bool) -> None:
-        self._origin = Origin(index)
+    def _begin(
+        self, params: tuple[int, ...], index: Index, secret: bytes | None, writable: bool,
+        pattern: LearnedFilter | None = None,
+    ) -> None:  # fmt: skip
+        self._origin = Origin(index, pattern)
         # The shards have buffers of their own.
         self._attach(aligned_zeros(8) if writable else bytes(8), secret, 0, 0)
         self._params = params
         self._secret = decided_secret(secret)
-        self._set_shards(index.entries.rows[:, 2].tolist())
+        self._set_shards(index.entries.rows[:, 2].tolist(), pattern)
 
     @classmethod
     def _from_payload(
@@ -128,14 +131,15 @@ class ShardHolder(ShardedCore, Filter):
             raise FormatError(f"{where}: expected a ShardedFilter, found a {found}")
         secret = format.fitting_secret(header, secret)
         index = read_index(header, inside, where)
-        self = cls.__new__(cls)
-        self._begin(header.params[:7], index, secret, not whole.readonly)
-        origin = self._origin
-        origin.view, origin.where, origin.recovering = whole, where, recover
+        pattern = None
         if index.pattern:
             if checksum64(index.pattern) != index.set_id:
                 raise FormatError(f"{where}: the blueprint is not that of the shards; build it again")
-            self._origin.pattern = read_blueprint(index.pattern, secret).pattern
+            pattern = read_blueprint(index.pattern, secret).pattern
+        self = cls.__new__(cls)
+        self._begin(header.params[:7], index, secret, not whole.readonly, pattern)
+        origin = self._origin
+        origin.view, origin.where, origin.recovering = whole, where, recover
         return self
 
     def _open_shard(self, number: int) -> None:
@@ -203,8 +207,10 @@ class ShardHolder(ShardedCore, Filter):
         return None
 
     def _detach(self) -> None:
-        opened = {} if self.closed else {number: self._shard_at(number) for number in range(self.n_shards)}
-        super()._detach()
+        if self.closed:
+            return
+        super()._detach()  # none is opened any more
+        opened = {number: self._shard_at(number) for number in range(self.n_shards)}
         for number, core in opened.items():
             if core is not None:
                 shard = cast(Filter, core)
@@ -245,21 +251,25 @@ class ShardHolder(ShardedCore, Filter):
     def shards(self) -> Shards:
         """The shards, by number.
 
-        Each is a filter that answers for its own keys.  Where this filter can be changed they are copies, so that
-        nobody changes them behind its back.
+        Each is a filter that answers for its own keys: a copy, so that nobody changes or closes it behind this
+        filter's back.
         """
         self._need_alive()
         return Shards(self)
 
     def shard(self, number: int) -> Filter:
         """``shards[number]``; DlbfError if it is damaged or missing."""
+        return self._held(number).copy()
+
+    def _held(self, number: int) -> Filter:
+        """The filter that answers for a shard."""
         self._need_alive()
         if not self._is_open(number):
             self._open_shard(number)
         found = self._shard_at(number)
         if found is None:
             raise DlbfError(self._origin.trouble.get(number, f"shard {number} is missing"))
-        return cast(Filter, found).copy() if self.is_writable else cast(Filter, found)
+        return cast(Filter, found)
 
     @property
     def damaged(self) -> dict[int, str]:
@@ -299,7 +309,7 @@ class ShardHolder(ShardedCore, Filter):
         return self._origin.index.pattern + self._bare_part(number)
 
     def _bare_part(self, number: int) -> bytes:
-        self.shard(number)  # or an error
+        self._held(number)  # or an error
         self._lock()
         try:
             shard = cast(Filter, self._shard_at(number))
@@ -326,9 +336,8 @@ class ShardHolder(ShardedCore, Filter):
         own = aligned_zeros(len(payload))
         own[:] = payload
         fresh = self._filter_of(header, own, check_count("number", number, 0, self.n_shards - 1), where)
-        before = self._drop_shard(number, header.n_items)
+        before = self._replace_shard(number, fresh)
         self._origin.trouble.pop(number, None)
-        self._put_shard(number, fresh)
         if before is not None:
             detach(cast(Filter, before))
 

@@ -75,7 +75,7 @@ class LearnedShard(LearnedFilter):
         return check_count("payload_bytes", params[3], 8, MAX_PAYLOAD_BYTES)
 
     def _apply(self, params: tuple[int, ...]) -> None:
-        self._load(self._directory(), bytes(self._pattern.model.payload), self._head_bytes())
+        self._load(self._directory(), self._pattern, self._head_bytes())
         self._read_directory()
         self._check_parts()
 

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ def test_file_opens_lazily_and_answers(tmp_path):
         assert g.nbytes == f.nbytes
     with pytest.raises(ValueError, match="closed"):
         b"x" in g  # noqa: B015
-    assert shard.closed
+    assert shard.contains_many([key for key, at in zip(KEYS, f.route(KEYS), strict=True) if at == 3]).all()
     assert pickle.loads(pickle.dumps(f)) == f
     assert f.copy() == f
 
@@ -226,10 +227,59 @@ def test_disjoint_shards_are_put_together(tmp_path):
         both | made(shards=8)
 
 
-def test_shards_of_a_filter_that_changes_are_copies():
+def test_shards_that_users_get_are_copies(tmp_path):
     f = made(shards=4)
     f.shards[0].clear()
+    f.shards[1].close()
     assert f.contains_many(KEYS).all()
+    f.save(tmp_path / "f")
+    with dlbf.open_filter(tmp_path / "f") as g:
+        for shard in g.shards:
+            shard.close()
+        assert all(key in g for key in KEYS)
+        assert g.contains_many(KEYS).all()
+
+
+def test_shard_that_is_replaced_while_others_ask_is_the_one_that_stays(tmp_path):
+    """Neither does a batch see what is let go of, nor does who asks meanwhile bring back the one in the file."""
+    old, new = made(shards=4), made(shards=4, keys=[*KEYS, b"one more"])
+    number = int(new.route([b"one more"])[0])
+    part = new.part(number)
+    old.save(tmp_path / "f")
+    missed, stop = [], threading.Event()
+
+    def ask(g):
+        while not stop.is_set():
+            if not g.contains_many(KEYS * 20).all() or not all(key in g for key in KEYS[:50]):
+                missed.append(1)
+
+    for _ in range(20):
+        with dlbf.open_filter(tmp_path / "f") as g:
+            stop.clear()
+            threads = [threading.Thread(target=ask, args=(g,)) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for _ in range(10):
+                g.replace_shard(number, part)
+                assert b"one more" in g
+            stop.set()
+            for thread in threads:
+                thread.join()
+            assert g.check() == {}
+    assert not missed
+
+
+def test_damaged_shard_among_those_that_are_asked_directly(tmp_path):
+    f = made(shards=4)
+    f.save(tmp_path / "f")
+    data = bytearray((tmp_path / "f").read_bytes())
+    data[-20] ^= 1
+    (tmp_path / "f").write_bytes(data)
+    absent = [b"absent %d" % i for i in range(3000)]
+    with dlbf.open_filter(tmp_path / "f") as g:
+        g.check()
+        assert (g.contains_many(absent) == (f.contains_many(absent) | (g.route(absent) == 3))).all()
+        assert g.contains_many(absent).tolist() == [key in g for key in absent]
 
 
 def test_errors_say_what_to_do():

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.tables import attacks, filters, history, stores, stress
+from tools.tables import attacks, filters, history, shards, stores, stress
 from tools.tables.cells import Grid, Record
 from tools.tables.records import FIGURES_FOLDER, ROOT, read_record
 
 __all__ = ["BLOCK", "INLINE", "MOST_COLUMNS", "TABLES", "documents", "figure", "render", "rewrite"]
 
-TABLES = attacks.TABLES | stores.TABLES | filters.TABLES | stress.TABLES | history.TABLES
+TABLES = attacks.TABLES | stores.TABLES | filters.TABLES | stress.TABLES | history.TABLES | shards.TABLES
 MOST_COLUMNS = 8  # of a table that can be read on a page; wider ones are written in parts
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: (?P<path>[^:>]+):(?P<format>[^ >]*) -->)(?P<body>[^<]*)(<!-- end -->)")

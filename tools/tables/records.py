@@ -68,6 +68,12 @@ SECTIONS = {
         dropped=("rows",),
     ),
     "layers": Section(("layers", "--only", "sizes", "--only", "life", "--only", "growing")),
+    "shards": Section(
+        tuple(
+            "shards --keys 200000 --negatives 200000 --only times --only even --only build --only arithmetic".split()
+        ),
+        made_keys=True,
+    ),
     "stress": Section(("stress",)),
     "poison": Section(("poison",), made_keys=True),
     "problems": Section(("problems",), made_keys=True),

@@ -21,6 +21,7 @@ SECTIONS = {
     "promises": "What becomes of the rate that a fit promises, with few and with many negatives.",
     "replay": "A block list's history through a store: keys missed, rate and size after every batch.",
     "scale": "Cost per key from 100,000 to 30 million keys, and how it grows.",
+    "shards": "Filters in shards beside one filter: time, size, evenness; building them, to 100 billion keys.",
     "store": "The store beside py-lmdb, RocksDB and LevelDB on mixes of reads and writes, warm and cold.",
     "stress": "Needless reads of filters and stores of one size: replayed false positives, popular keys, churn.",
 }
