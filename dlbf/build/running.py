@@ -2,12 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dlbf.build.combining import combine
 from dlbf.build.planning import blueprint
@@ -27,8 +29,11 @@ from dlbf.typenames import Keys
 __all__ = ["BuildReport", "build_file"]
 
 SAMPLE_KEYS = 100_000
+# Of a run: some 100 MiB while it is sorted, however large its piece is.
+RUN_KEYS = 1 << 21
 
 Told = Callable[[str, float], None]
+Hashes = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,9 @@ def build_file(
         Replaced whole or not at all.
     negatives : iterable of keys
         A sample of what is asked for and absent.
-    on : str or dask.distributed.Client
-        ``"processes"`` of this machine, ``"dask://host:port"``, or a client of Dask.
+    on : str, dask.distributed.Client or pyspark.sql.SparkSession
+        ``"processes"`` of this machine, ``"dask://host:port"``, ``"ray"`` (the cluster that this process is in, else one
+        on this machine), ``"ray://host:port"``, ``"spark"``, or a client of Dask or session of Spark.
     workers : int, optional
         Processes; by default one for every processor, 1: this process alone.
     shards : int, optional
@@ -147,38 +153,60 @@ def _told(value: object) -> str:
     return f"model {checksum64(value.to_bytes()):016x}" if isinstance(value, Model) else repr(value)
 
 
-def sample_piece(task: tuple[Piece, int, bytes | None]) -> tuple[int, list[int], list[bytes]]:
-    """How many keys a piece has, and those of them with the smallest hashes: a sample, the same each time."""
+def sample_piece(task: tuple[Piece, int, bytes | None]) -> tuple[int, Hashes, list[bytes]]:
+    """How many keys a piece has, and those of them with the smallest hashes, in their order: a sample, the same each
+    time."""
     piece, most, secret = task
-    n_keys = 0
-    kept: dict[int, bytes] = {}
+    n_keys, limit = 0, np.uint64(2**64 - 1)
+    kept, of_them = np.empty(0, dtype=np.uint64), list[bytes]()
     for batch in read_piece(piece):
         hashes = hash64_many(batch, secret)
         n_keys += len(hashes)
-        if not len(hashes):
-            continue
-        limit = max(kept) if len(kept) >= most else None
-        chosen = np.argsort(hashes, kind="stable")[:most]
-        if limit is not None:
-            chosen = chosen[hashes[chosen] < limit]
+        chosen = np.flatnonzero(hashes <= limit)
         if not chosen.size:
             continue
         keys = batch if isinstance(batch, list) else read_keys(batch)
-        kept.update((int(hashes[at]), keys[at]) for at in chosen.tolist())
-        kept = dict(sorted(kept.items())[:most])
-    return n_keys, list(kept), list(kept.values())
+        kept = np.concatenate([kept, hashes[chosen]])
+        of_them += [keys[at] for at in chosen.tolist()]
+        if len(kept) > 2 * most:
+            kept, of_them = _smallest(kept, of_them, most)
+            limit = kept[-1]
+    return n_keys, *_smallest(kept, of_them, most)
 
 
-def scatter_piece(task: tuple[bytes, Piece, str, bytes | None]) -> str:
-    """``scatter`` of a piece."""
+def _smallest(hashes: Hashes, keys: list[bytes], most: int) -> tuple[Hashes, list[bytes]]:
+    """The keys with the smallest hashes, each once."""
+    smallest, first = np.unique(hashes, return_index=True)
+    return smallest[:most], [keys[at] for at in first[:most].tolist()]
+
+
+def scatter_piece(task: tuple[bytes, Piece, str, bytes | None]) -> list[str]:
+    """``scatter`` of a piece; several runs if it has more keys than a worker may hold."""
     plan, piece, folder, secret = task
-    return scatter(plan, read_piece(piece), folder, secret)
+    return [scatter(plan, batches, folder, secret) for batches in _portions(read_piece(piece), RUN_KEYS)]
 
 
-def gather_shard(task: tuple[bytes, int, Sequence[str], str, bytes | None]) -> str:
+def _portions(batches: Iterator[Keys], most: int) -> Iterator[Iterator[Keys]]:
+    """Batches in portions of about ``most`` keys, one portion after the other."""
+    ahead: list[Keys] = []
+
+    def portion() -> Iterator[Keys]:
+        n_keys = 0
+        for batch in chain([ahead.pop()], batches):
+            yield batch
+            n_keys += len(batch)  # type: ignore[arg-type]
+            if n_keys >= most:
+                return
+
+    for batch in batches:
+        ahead.append(batch)
+        yield portion()
+
+
+def gather_shard(task: tuple[bytes, int, Sequence[str], str, bytes | None]) -> list[str]:
     """``gather`` of a shard."""
     plan, number, runs, folder, secret = task
-    return gather(plan, number, runs, folder, secret)
+    return [gather(plan, number, runs, folder, secret)]
 
 
 def _planned(
@@ -191,16 +219,17 @@ def _planned(
         return kept, int(counted)
     # More from each piece than its share, so that uneven pieces leave enough.
     most = min(SAMPLE_KEYS, 4 * SAMPLE_KEYS // len(pieces) + 64)
-    n_keys, limit, done = 0, 1 << 64, 0
-    sample: dict[int, bytes] = {}
+    n_keys, limit, done = 0, np.uint64(2**64 - 1), 0
+    sample = np.empty(0, dtype=np.uint64), list[bytes]()
     for _, (n, hashes, keys) in job.workers.run(sample_piece, [(piece, most, secret) for piece in pieces]):
         n_keys += n
         # Below the smallest of these limits every piece has told of all of its keys.
         limit = min(limit, hashes[-1]) if len(hashes) == most else limit
-        sample.update(zip(hashes, keys, strict=True))
+        sample = np.concatenate([sample[0], hashes]), sample[1] + keys
         done += 1
         job.tell("sample", done / len(pieces))
-    chosen = [key for hashed, key in sorted(sample.items()) if hashed <= limit][:SAMPLE_KEYS]
+    hashes, keys = _smallest(*sample, SAMPLE_KEYS)
+    chosen = keys[: int(np.count_nonzero(hashes <= limit))]
     if not n_keys:
         raise DlbfError("no keys in the sources: expected one on every line, or in a column")
     job.tell("train", 0.0)
@@ -226,8 +255,11 @@ class _Job:
         if before is None and any(self.folder.iterdir()):
             raise DlbfError(f"{self.folder}: expected a folder of an interrupted build, or none; name another one")
         if before is not None and before != text:
+            old = json.loads(before)
+            other = ", ".join(name for name in sorted(about) if old.get(name) != json.loads(text)[name])
             raise DlbfError(
-                f"{self.folder}: from another build (other sources, negatives or options); remove it, or name another"
+                f"{self.folder}: from another build, or its sources have changed (other: {other}); remove it, or name "
+                "another folder"
             )
         self.write("about", text)
 
@@ -240,18 +272,18 @@ class _Job:
         """Whole or not at all."""
         replace_file(self.folder / name, data, False)
 
-    def tasks(self, phase: str, function: Callable[[Any], str], tasks: Sequence[Any]) -> list[str]:
-        """The files that tasks have written, in their order; done are those whose file is there."""
-        names: dict[int, str] = {}
+    def tasks(self, phase: str, function: Callable[[Any], list[str]], tasks: Sequence[Any]) -> list[str]:
+        """The files that tasks have written, in their order; done are those whose files are there."""
+        names: dict[int, list[str]] = {}
         for number in range(len(tasks)):
             noted = self.read(f"{phase}-{number}")
-            if noted is not None and (self.folder / noted.decode()).exists():
-                names[number] = noted.decode()
+            if noted is not None and all((self.folder / name).exists() for name in noted.decode().split()):
+                names[number] = noted.decode().split()
         self.resumed += len(names)
         left = [number for number in range(len(tasks)) if number not in names]
         self.tell(phase, len(names) / len(tasks))
-        for at, name in self.workers.run(function, [tasks[number] for number in left]):
-            names[left[at]] = name
-            self.write(f"{phase}-{left[at]}", name.encode())
+        for at, written in self.workers.run(function, [tasks[number] for number in left]):
+            names[left[at]] = written
+            self.write(f"{phase}-{left[at]}", " ".join(written).encode())
             self.tell(phase, len(names) / len(tasks))
-        return [names[number] for number in range(len(tasks))]
+        return [name for number in range(len(tasks)) for name in names[number]]

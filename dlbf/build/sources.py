@@ -1,8 +1,9 @@
 """Files of keys, divided into pieces that workers read by themselves, each in batches."""
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO, NamedTuple
 
 from dlbf.errors import DlbfError
@@ -12,14 +13,26 @@ __all__ = ["FORMATS", "Piece", "divide", "fingerprint", "read_piece"]
 
 FORMATS = ("lines", "csv", "parquet")
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
-# About a million keys: what a worker holds of them are 13 bytes each.
+# About a million keys.
 PIECE_BYTES = 64 << 20
+# Read at once.
 BLOCK_BYTES = 4 << 20
+MOST_RECORD_BYTES = 64 << 20
+# A quoted value of CSV, which begins where a value does; without its end if that is not there.
+QUOTED = re.compile(rb'(?<![^,\r\n])"(?:[^"]|"")*+(?:"|\Z)')
+# By what file systems tell one content of a file from another, where they do.
+MARKS = (
+    "ETag", "etag", "e_tag", "md5Hash", "content_md5", "crc32c", "checksum", "content_hash", "generation", "version_id",
+    "VersionId", "mtime", "LastModified", "last_modified", "updated", "modified",
+)  # fmt: skip
 BATCH_ROWS = 1 << 16
 
 
 class Piece(NamedTuple):
-    """A part of a source: bytes of a file of lines (those that begin there), row groups of Parquet, or a whole CSV."""
+    """A part of a source: bytes of a file of lines (those that begin there), row groups of Parquet, or a whole CSV.
+
+    A CSV is not divided: whether an end of a line ends a record depends on the quotes before it.
+    """
 
     path: str
     format: str
@@ -64,8 +77,12 @@ def divide(
 
 
 def fingerprint(sources: Sequence[str]) -> list[list[object]]:
-    """Path and size of every source: another one means other keys."""
-    return [[path, _size(path)] for path in sources]
+    """Path and size of every source, and what its file system tells of its content: others mean other keys.
+
+    That is the time of the last change, or an etag or checksum of an address that has one.  Not seen: a file of the same
+    size whose time was set back, and an address of which nothing but the size is known.
+    """
+    return [[path, *_content(path)] for path in sources]
 
 
 def read_piece(piece: Piece) -> Iterator[Keys]:
@@ -106,13 +123,52 @@ def _lines(file: BinaryIO, start: int, end: int) -> Iterator[list[bytes]]:
 def _csv(piece: Piece, file: BinaryIO) -> Iterator[Keys]:
     csv = _arrow("pyarrow.csv", piece.path)
     arrow = _arrow("pyarrow", piece.path)
-    heading = csv.open_csv(file).schema.names
-    name = _column(piece, heading)
-    file.seek(0)
-    options = csv.ConvertOptions(include_columns=[name], column_types={name: arrow.binary()})
-    with csv.open_csv(file, convert_options=options) as reader:
-        for batch in reader:
-            yield _filled(batch.column(0))
+    names: list[str] | None = None
+    for block in _records(piece.path, file):
+        buffer = arrow.py_buffer(block)
+        reading = {
+            "read_options": csv.ReadOptions(column_names=names, block_size=len(block) + 1, use_threads=False),
+            "parse_options": csv.ParseOptions(newlines_in_values=True),
+        }
+        heading = csv.read_csv(arrow.BufferReader(buffer), **reading).schema.names if names is None else names
+        name = _column(piece, heading)
+        options = csv.ConvertOptions(include_columns=[name], column_types={name: arrow.binary()})
+        table = csv.read_csv(arrow.BufferReader(buffer), convert_options=options, **reading)
+        names = heading
+        for column in table.column(0).chunks:
+            yield _filled(column)
+
+
+def _records(path: str, file: BinaryIO) -> Iterator[bytes]:
+    """Blocks of a CSV that end where a record does.
+
+    Arrow can cut by itself, but it drops the line feed of a quoted CR LF that its cut goes through.
+    """
+    rest = b""
+    while block := file.read(BLOCK_BYTES):
+        data = rest + block
+        end = _last_end(data)
+        if end:
+            yield data[:end]
+        rest = data[end:]
+        if len(rest) > MOST_RECORD_BYTES:
+            raise DlbfError(
+                f"{path}: expected records of CSV of at most {MOST_RECORD_BYTES >> 20} MiB, ended by line feeds, found a "
+                "longer one; is a quote left open, or is this no CSV?"
+            )
+    if rest:
+        yield rest
+
+
+def _last_end(data: bytes) -> int:
+    """Where the last line feed ends that is outside of quoted values; 0: there is none."""
+    end, last = 0, 0
+    for quoted in QUOTED.finditer(data):
+        if (at := data.rfind(b"\n", last, quoted.start())) >= 0:
+            end = at + 1
+        last = quoted.end()
+    at = data.rfind(b"\n", last)
+    return at + 1 if at >= 0 else end
 
 
 def _filled(column: Any) -> Keys:
@@ -170,3 +226,12 @@ def _size(path: str) -> int:
         return int(system.size(inside))
     with _open(path) as file:
         return file.seek(0, 2)
+
+
+def _content(path: str) -> list[object]:
+    if "://" not in path:
+        about = Path(path).stat()
+        return [about.st_size, str(about.st_mtime_ns)]
+    system, inside = _remote(path)
+    told = system.info(inside)
+    return [int(system.size(inside)), *(f"{name} {told[name]}" for name in MARKS if told.get(name))]

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from support.samples import SECRET
 
 import dlbf
 import dlbf.build as build
-from dlbf.build.sources import Piece, divide, read_piece
+from dlbf.build import running, sources
+from dlbf.build.sources import Piece, divide, fingerprint, read_piece
 from dlbf.datasets import listed_urls, ordinary_urls
 
 KEYS = list(listed_urls(4000))
@@ -161,7 +163,110 @@ def test_tables_are_read_in_arrow_batches(tmp_path):
         assert data == expected
 
 
-def test_errors_say_what_to_do(tmp_path, files):
+def test_quoted_ends_of_lines_are_no_ends_of_records_wherever_blocks_end(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow.csv")
+    keys = [b'%s%d, "one"\nand\r\nanother' % (b"k" * (i % 37), i) for i in range(800)]
+    rows = [b'%d,"%s","x\ny"\n' % (i, key.replace(b'"', b'""')) for i, key in enumerate(keys)]
+    (tmp_path / "keys.csv").write_bytes(b"number,key,more\n" + b"".join(rows))
+    for block in (300, 1000, 4096):
+        monkeypatch.setattr(sources, "BLOCK_BYTES", block)
+        (piece,) = divide([str(tmp_path / "keys.csv")], column="key")
+        batches = list(read_piece(piece))
+        assert [key.as_py() for batch in batches for key in batch] == keys
+        assert len(batches) > 3
+
+
+def test_large_piece_becomes_several_runs_and_the_same_bytes(files, tmp_path, monkeypatch):
+    csv = tmp_path / "keys.csv"
+    csv.write_bytes(b"key\n" + b"".join(b"%s\n" % key for key in KEYS))
+    pytest.importorskip("pyarrow.csv")
+    _, expected = built(tmp_path / "one", [csv])
+    monkeypatch.setattr(running, "RUN_KEYS", 500)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 4000)
+    written = []
+    monkeypatch.setattr(running, "scatter", lambda *args: written.append(build.scatter(*args)) or written[-1])
+    _, data = built(tmp_path / "two", [csv])
+    assert data == expected
+    # Of 500 keys, and a block more.
+    assert 5 <= len(set(written)) <= 8
+
+
+def test_sources_that_changed_are_not_taken_for_the_old_ones(files, tmp_path):
+    def interrupt(where, fraction):
+        if where == "build":
+            raise KeyboardInterrupt
+
+    def begin():
+        with pytest.raises(KeyboardInterrupt):
+            built(tmp_path / "f", files, progress=interrupt)
+
+    begin()
+    about = files[3].stat()
+    data = files[3].read_bytes()
+    files[3].write_bytes(data[::-1])  # of the same size
+    os.utime(files[3], ns=(about.st_atime_ns, about.st_mtime_ns + 1))
+    with pytest.raises(dlbf.DlbfError, match="its sources have changed \\(other: sources\\)"):
+        built(tmp_path / "f", files)
+    files[3].write_bytes(data)
+    os.utime(files[3], ns=(about.st_atime_ns, about.st_mtime_ns))
+    report, _ = built(tmp_path / "f", files)
+    assert report.resumed > 1
+
+
+def test_addresses_tell_of_their_content_what_their_system_does(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    system.pipe("/a/keys", b"one\ntwo\n")
+    first = fingerprint(["memory://a/keys"])
+    assert first[0][:2] == ["memory://a/keys", 8]
+    local = tmp_path / "keys"
+    local.write_bytes(b"one\ntwo\n")
+    before = fingerprint([f"file://{local}"])
+    os.utime(local, ns=(1, 1))
+    assert fingerprint([f"file://{local}"]) != before
+
+
+@pytest.mark.slow
+def test_ray_builds_the_same_bytes(files, tmp_path):
+    ray = pytest.importorskip("ray")
+    _, expected = built(tmp_path / "one", files)
+    _, data = built(tmp_path / "two", files, on="ray")
+    assert data == expected
+    assert not ray.is_initialized()
+
+
+@pytest.mark.slow
+def test_spark_builds_the_same_bytes(files, tmp_path):
+    sql = pytest.importorskip("pyspark.sql")
+    _, expected = built(tmp_path / "one", files)
+    session = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        _, data = built(tmp_path / "two", files, on=session)
+        assert data == expected
+        # A data frame, by its own partitions.
+        with dlbf.open_filter(tmp_path / "one") as f:
+            plan, place = f.blueprint, str(tmp_path)
+
+        def scattered(batches):
+            import pyarrow as pa
+
+            run = build.scatter(plan, (batch.column(0) for batch in batches), place)
+            yield pa.RecordBatch.from_arrays([pa.array([run])], names=["run"])
+
+        frame = session.createDataFrame([(key.decode(),) for key in KEYS], "key string").repartition(3)
+        runs = [row.run for row in frame.mapInArrow(scattered, "run string").collect()]
+        build.combine(tmp_path / "three", [tmp_path / build.gather(plan, n, runs, place) for n in range(8)])
+        assert (tmp_path / "three").read_bytes() == expected
+    finally:
+        session.stop()
+
+
+def test_errors_say_what_to_do(tmp_path, files, monkeypatch):
+    for on, name in (("dask://x:1", "distributed"), ("ray", "ray"), ("spark", "pyspark.sql")):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, name, None)
+            with pytest.raises(dlbf.DlbfError, match=r"install it with: pip install 'dlbf\["):
+                built(tmp_path / "e", files, on=on)
     with pytest.raises(ValueError, match="expected 'processes'"):
         built(tmp_path / "f", files, on="nowhere")
     with pytest.raises(dlbf.DlbfError, match="only static shards"):
