@@ -30,7 +30,7 @@ from dlbf.storage.layout import FLAG_OMITTED, FLAG_REMOVED, Checkpoint, TrafficR
 from dlbf.storage.ledger import Ledger
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.parts import Opened
-from dlbf.storage.source import Source
+from dlbf.storage.source import Parts, Source
 from dlbf.storage.traffic import Traffic
 from dlbf.storage.trouble import DAMAGE, FULL, SECRET, VERSION
 
@@ -112,6 +112,7 @@ class Commits:
         self.writes.on_begin = ledger.catch_up_before
         # Called in the transaction that puts in a rebuilt filter, not one that has only grown.
         self.on_rebuilt: Callable[[Txn], object] = lambda txn: None
+        self.parts: Parts[Txn] | None = None  # what other processes can scan for a rebuild
 
     # --- committing
 

@@ -289,9 +289,9 @@ class Face(LookupCore):
         if_needed: bool = False,
         allow_false_negatives: bool = False,
         progress: Progress | None = None,
+        on: object = None,
     ) -> RebuildReport:
-        """Learn from the keys there are and the absent ones asked for, and make a new filter, while reads and writes go
-        on.
+        """Make a new filter from the keys there are and the absent ones asked for, while reads and writes go on.
 
         Parameters
         ----------
@@ -323,11 +323,12 @@ class Face(LookupCore):
             Accept a design that may answer "absent" for a stored key.
         progress : callable, optional
             Called with the phase's name, how much of it is done and how much there is.
+        on : int, str or client, optional
+            Who scans the keys of a store for layers, each a part: so many processes, or as ``dlbf.build.build_file``.
 
         Returns
         -------
         RebuildReport
-            Print it.
 
         Raises
         ------
@@ -360,7 +361,7 @@ class Face(LookupCore):
             raise StoreError(f"{self.path}: opened with readonly=True; open it again to rebuild")
         self._before_rebuild()
         wishes = Wishes(design, model, fpr, deletability, adversarial_fpr, allow_false_negatives, groups)
-        return rebuild(self._commits, wishes, negatives, dry_run=dry_run, if_needed=if_needed, progress=progress)
+        return rebuild(self._commits, wishes, negatives, dry_run=dry_run, if_needed=if_needed, progress=progress, on=on)
 
     def _before_rebuild(self) -> None:
         """Raise if it cannot be done."""

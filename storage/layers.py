@@ -32,9 +32,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GROWN_SHARE",
+    "KEYS_AT_ONCE",
     "LEAST_KEYS",
     "REBUILT_SHARE",
     "THREAD_KEYS",
+    "WITNESSES",
+    "Gathered",
     "Gathering",
     "Making",
     "Plan",
@@ -141,6 +144,10 @@ class Plan:
         return build_base(self.pattern, self.rates(), self.cap, hashes, regions)
 
 
+# Hashes of keys, their regions if there is a model, and some of the keys themselves.
+Gathered = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8], list[bytes]]
+
+
 class Gathering:
     """The keys of the next base as far as a walk has met them, and what has happened to these since.
 
@@ -161,6 +168,7 @@ class Gathering:
         self._hashes: npt.NDArray[np.uint64] = np.empty(room, dtype=np.uint64)
         self._regions: npt.NDArray[np.uint8] = np.empty(room if self.plan.pattern is not None else 0, dtype=np.uint8)
         self._n_keys = 0
+        self._n_there: int | None = None  # where that is not the number of those gathered
         self._pending: list[tuple[bool, bytes]] = []
         self._witnesses: list[bytes] = []
 
@@ -171,17 +179,29 @@ class Gathering:
         """Keys that the walk has met."""
         keys, pattern = iter(keys), self.plan.pattern
         while part := list(islice(keys, KEYS_AT_ONCE)):
-            self._witnesses += part[:: len(part) // WITNESSES + 1]
-            end = self._n_keys + len(part)
-            if end > len(self._hashes):
-                room = end + end // 8 + 64
-                self._hashes.resize(room, refcheck=False)
-                if pattern is not None:
-                    self._regions.resize(room, refcheck=False)
-            self._hashes[self._n_keys : end] = hash64_many(part, self.plan.hashed_with)
-            if pattern is not None:
-                self._regions[self._n_keys : end] = pattern.region_of(part)
-            self._n_keys = end
+            regions = np.empty(0, np.uint8) if pattern is None else pattern.region_of(part)
+            self.take((hash64_many(part, self.plan.hashed_with), regions, part[:: len(part) // WITNESSES + 1]))
+
+    def take(self, gathered: Gathered) -> None:
+        """The same of keys that were gathered elsewhere."""
+        hashes, regions, witnesses = gathered
+        if self.plan.pattern is not None and len(regions) != len(hashes):
+            raise StoreError(f"expected a region of each of {len(hashes)} keys, found {len(regions)}")
+        self._witnesses += witnesses
+        end = self._n_keys + len(hashes)
+        if end > len(self._hashes):
+            room = end + end // 8 + 64
+            self._hashes.resize(room, refcheck=False)
+            if self.plan.pattern is not None:
+                self._regions.resize(room, refcheck=False)
+        self._hashes[self._n_keys : end] = hashes
+        if self.plan.pattern is not None:
+            self._regions[self._n_keys : end] = regions
+        self._n_keys = end
+
+    def correct_count(self, n_keys: int) -> None:
+        """So many keys there are at the end of the walk, of which some were gathered twice, or are gone since."""
+        self._n_there = n_keys
 
     def add(self, key: bytes) -> None:
         """A key that was passed without being there is there now."""
@@ -203,7 +223,10 @@ class Gathering:
             raise StoreError("a new base denies keys that it was made of; the old filter stays. Please report this")
         n_added = sum(not removal for removal, _ in pending)
         filter = LayeredFilter.over(base, plan.fpr, max(int(plan.share * len(self)), 2 * n_added), plan.added_fpr)
-        filter.correct_count(len(self))
+        if self._n_there is None:
+            filter.correct_count(len(self))
+        else:
+            filter.correct_count(max(self._n_there, len(base)), self._n_there)
         for removal, key in pending:
             if not removal:
                 filter.add(key)

@@ -20,15 +20,17 @@ from typing import TYPE_CHECKING, cast
 from dlbf.errors import ChecksumError, FilterFullError, StoreError
 from dlbf.filters.base import Filter
 from dlbf.storage import generations, layers, misses, steps
-from dlbf.storage.build import TOO_MANY_ALIKE, Builder, LayeredBuilder
+from dlbf.storage.build import Builder, LayeredBuilder
 from dlbf.storage.commits import Commits
 from dlbf.storage.drift import drift
 from dlbf.storage.figures import figures, figures_now
+from dlbf.storage.filling import filled, larger, pattern_of
 from dlbf.storage.keys import Key
 from dlbf.storage.layers import Gathering
 from dlbf.storage.layout import BUILD_KEY, LONG_KEY, STORE_KEY, BuildInfo, StoreInfo, TrafficRecord
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import long_state
+from dlbf.storage.parallel import NewBuilder, builders_on, check_on, why_alone
 from dlbf.storage.report import RebuildReport
 from dlbf.storage.samples import DELETABILITY, LEAST_KEYS, LEAST_NEGATIVES, absent_now, sample_keys
 from dlbf.storage.secret import make_secret
@@ -101,8 +103,10 @@ def rebuild(
     dry_run: bool,
     if_needed: bool,
     progress: Progress | None,
+    on: object = None,
 ) -> RebuildReport:
     """See ``dlbf.storage.Store.rebuild``."""
+    check_on(on)
     check_design(wishes.design, wishes.allow_false_negatives)
     generations.check_fpr(wishes.fpr)
     ledger, settings = commits.ledger, commits.ledger.settings
@@ -132,6 +136,8 @@ def rebuild(
         with phases.phase("train") as report:
             prepared = learn(sampled, absent, wishes, target, settings.secret, n_keys, report, notes)
         n_keys = max(n_keys, len(sampled))
+    if on is not None:
+        notes += why_alone(commits, wishes.layers)
     choose = choose_layers if wishes.layers else choose_tables
     empty = choose(prepared, wishes, n_keys, target, settings.secret, notes)
     prepared = prepared if prepared is not None and prepared.filter is pattern_of(empty) else None
@@ -150,7 +156,10 @@ def rebuild(
         notes=tuple(notes),
         trade=prepared.filter.plan.trade() if prepared is not None else (),
     )
-    return result if dry_run else put_in(commits, wishes, result, empty, prepared, phases)
+    if dry_run:
+        return result
+    with builders_on(commits, on if wishes.layers else None, sampled) as new_builder:
+        return put_in(commits, wishes, result, empty, prepared, phases, new_builder)
 
 
 def left_out(n_stored: int, n_absent: int) -> list[str]:
@@ -170,10 +179,11 @@ def put_in(
     empty: Filter | Gathering,
     prepared: "Prepared[LearnedFilter] | None",
     phases: Phases,
+    new_builder: NewBuilder,
 ) -> RebuildReport:
     """Fill the filter that was planned, measure it, and make it the one that answers."""
     with phases.phase("build") as report:
-        builder = filled(commits, empty, planned.keys, report)
+        builder = filled(commits, new_builder, empty, planned.keys, report)
     measured = math.nan
     notes = planned.notes
     if prepared is not None and prepared.held:
@@ -401,42 +411,7 @@ def note_worst_case(worst: float, target: float, notes: list[str]) -> None:
         )
 
 
-# --- building and switching
-
-# A filter with that much more room than keys is not full because of their number.
-MOST_ROOM = 4.0
-
-
-def filled(
-    commits: Commits, empty: Filter | Gathering, n_keys: int, report: Callable[[int, int], None]
-) -> Builder[Txn]:
-    """A builder that is done; its filter is larger than ``empty`` if the store outgrew that meanwhile."""
-    room = 1.0
-    while True:
-        builder = commits.new_builder(empty)
-        try:
-            commits.build(builder, n_keys, report)
-            return builder
-        except FilterFullError:
-            room *= 1.2
-            if room > MOST_ROOM:
-                raise StoreError(
-                    f"{commits.environment.path}: {TOO_MANY_ALIKE}; remove them and run rebuild() again"
-                ) from None
-            # New keys may all be of one region, which then needs many times its room.
-            empty = larger(empty, room)
-
-
-def pattern_of(empty: Filter | Gathering) -> Filter | None:
-    """What was planned with a model, or perhaps without."""
-    return empty.pattern if isinstance(empty, Gathering) else empty
-
-
-def larger(empty: Filter | Gathering, room: float) -> Filter | Gathering:
-    """An empty filter like this one with ``room`` times the room; one table with little more than it had."""
-    if isinstance(empty, Gathering):
-        return empty.enlarged(room)
-    return generations.enlarged(empty, room if generations.is_learned(empty) else 1.2)
+# --- switching
 
 
 def switch(
@@ -495,5 +470,5 @@ def switch(
         except FilterFullError:
             # The last records did not fit: once more, a little larger.
             empty = larger(builder.gathering if isinstance(builder, LayeredBuilder) else builder.filter, 1.2)
-            builder = filled(commits, empty, count(commits), lambda done, total: None)
+            builder = filled(commits, commits.new_builder, empty, count(commits), lambda done, total: None)
     settings.info = info

@@ -6,9 +6,33 @@ from typing import Protocol, TypeVar
 from dlbf.filters.base import Filter
 from dlbf.kernels.journal import OperationLog
 
-__all__ = ["Source"]
+__all__ = ["Part", "Parts", "Source"]
 
 View = TypeVar("View", contravariant=True)
+
+
+class Part(Protocol):
+    """Keys that one worker scans; pickled on the way to it."""
+
+    def batches(self, n_keys: int) -> Iterator[list[bytes]]:
+        """All of its keys that stay, in lists of up to so many."""
+        ...
+
+
+class Parts(Protocol[View]):
+    """Data that several processes can read, each a part."""
+
+    def cut(self, n_parts: int, sampled: Sequence[bytes]) -> Sequence[Part]:
+        """About so many parts, with all keys; none of their views may be of an older moment than now."""
+        ...
+
+    def count(self, txn: View) -> int:
+        """Number of keys in a view."""
+        ...
+
+    def there(self, txn: View, keys: list[bytes]) -> list[bytes]:
+        """Those of ``keys`` that are there in a view."""
+        ...
 
 
 class Source(Protocol[View]):

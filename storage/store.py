@@ -30,6 +30,7 @@ from dlbf.storage.face import Face, sample_limit
 from dlbf.storage.keys import Items, Key, Value, as_items, as_value
 from dlbf.storage.layout import DATA_FILE, PLAIN_KEY_BYTES
 from dlbf.storage.lmdblog import LmdbLog
+from dlbf.storage.lmdbparts import StoreParts
 from dlbf.storage.lmdbsource import LmdbSource
 from dlbf.storage.parts import Options, checked_path, open_parts
 from dlbf.storage.report import Verification
@@ -153,6 +154,7 @@ class Store(StoreCore, Face, MutableMapping[bytes, bytes]):
         source = LmdbSource(environment, environment.dbs)
         new_builder = partial(store_builder, log, source.keys_after)
         self._commits = Commits(opened, ledger, source, traffic, new_builder)
+        self._commits.parts = StoreParts(source)
         assert isinstance(log, LmdbLog)
         self._changes = SingleChanges(
             opened.writes, log, ledger, traffic, lmdb.Transaction, MAP_ERRORS, PLAIN_KEY_BYTES

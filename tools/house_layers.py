@@ -35,7 +35,11 @@ LAYERS = {
         ("dlbf.build",), ("ground", "kernels", "format", "filters", "theory", "models", "learned", "sharded")
     ),
     "storage": Layer(
-        ("dlbf.storage",), ("ground", "geometry", "kernels", "format", "filters", "theory", "models", "learned")
+        ("dlbf.storage",),
+        (
+            "ground", "geometry", "kernels", "format", "filters", "theory", "models", "learned",
+            "sharded", "build",  # a rebuild that others scan for
+        ),
     ),
     "metrics": Layer(("dlbf.metrics",), ("ground", "storage")),
     "adversary": Layer(

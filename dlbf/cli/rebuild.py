@@ -43,6 +43,7 @@ PHASES = {
 @click.option("--group-by", "groups", type=click.Choice(["host"]), help="Hold out whole groups of absent keys.")
 @click.option("--allow-false-negatives", is_flag=True, help="Accept a design that may deny a stored key.")
 @click.option("--dry-run", is_flag=True, help="Learn and plan, and change nothing.")
+@click.option("--on", help="Who scans the keys: a number of processes, processes, dask://host:port, ray or spark.")
 @click.option("--if-needed", is_flag=True, help="Only if it is due (see `dlbf info`).")
 @click.option("--secret-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="If kept elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -62,6 +63,7 @@ def command(
     groups: str | None,
     allow_false_negatives: bool,
     dry_run: bool,
+    on: str | None,
     if_needed: bool,
     secret_file: Path | None,
     as_json: bool,
@@ -108,7 +110,7 @@ def command(
             report = store.rebuild(
                 absent, design, model=model, fpr=fpr, deletability=deletability, adversarial_fpr=adversarial_fpr,
                 groups=groups, dry_run=dry_run, if_needed=if_needed, allow_false_negatives=allow_false_negatives,
-                progress=_shower(bar),
+                progress=_shower(bar), on=int(on) if on is not None and on.isdigit() else on,
             )  # fmt: skip
     except KeyboardInterrupt:
         click.echo("interrupted: nothing was changed, the old filter goes on serving", err=True)

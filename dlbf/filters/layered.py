@@ -159,10 +159,13 @@ class LayeredFilter(LayeredCore, Filter):
             "from all keys"
         )
 
-    def correct_count(self, n_keys: int) -> None:
-        """Count so many keys in the base: two keys with one hash are one to it."""
+    def correct_count(self, n_keys: int, n_there: int | None = None) -> None:
+        """Count so many keys in the base: two keys with one hash are one to it.
+
+        Of these ``n_there`` are there (by default all), the others are dead.
+        """
         self._params = (*self._params[:5], n_keys, *self._params[6:])
-        self._set_items(n_keys)
+        self._set_items(n_keys if n_there is None else n_there)
 
     # --- what it is
 
