@@ -43,6 +43,8 @@ EXTRAS = {
     "rocksdict": "engines",
     "plyvel": "engines",
     "distributed": "dask",
+    "ray": "ray",
+    "pyspark": "spark",
     "redis": "engines",
     "valkey": "engines",
 }

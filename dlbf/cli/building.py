@@ -26,7 +26,7 @@ __all__ = ["command"]
 @click.option("--adversarial-fpr", type=float, help="Worst case: largest rate for forged keys.")
 @click.option("--shards", default="auto", show_default=True, help="A power of two; auto: 4 million keys in each.")
 @click.option("--model", type=click.Choice(["auto", "none", *KINDS]), default="auto", show_default=True)
-@click.option("--on", default="processes", show_default=True, help="Who does it: processes, or dask://host:port.")
+@click.option("--on", default="processes", show_default=True, help="Or dask://host:port, ray[://host:port], spark.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; one for every processor by default.")
 @click.option(
     "--work", type=click.Path(file_okay=False, path_type=Path), help="Folder of what is half done; FILE.work."
