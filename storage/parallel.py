@@ -197,8 +197,10 @@ def _asked(on: object) -> tuple[object, int | None]:
     return ("processes", on) if isinstance(on, int) else (on, None)
 
 
-def why_alone(commits: Commits, layered: bool) -> list[str]:
+def why_alone(commits: Commits, on: object, layered: bool) -> list[str]:
     """Why this process does all of it, though others were to help."""
+    if on is None:
+        return []
     if not layered:
         return ["one part, by this process: only what layers are made of is gathered by others"]
     if commits.parts is None:

@@ -30,7 +30,7 @@ from dlbf.storage.layers import Gathering
 from dlbf.storage.layout import BUILD_KEY, LONG_KEY, STORE_KEY, BuildInfo, StoreInfo, TrafficRecord
 from dlbf.storage.lmdbtypes import Txn
 from dlbf.storage.longkeys import long_state
-from dlbf.storage.parallel import NewBuilder, builders_on, check_on, why_alone
+from dlbf.storage.parallel import builders_on, check_on, why_alone
 from dlbf.storage.report import RebuildReport
 from dlbf.storage.samples import DELETABILITY, LEAST_KEYS, LEAST_NEGATIVES, absent_now, sample_keys
 from dlbf.storage.secret import make_secret
@@ -136,8 +136,7 @@ def rebuild(
         with phases.phase("train") as report:
             prepared = learn(sampled, absent, wishes, target, settings.secret, n_keys, report, notes)
         n_keys = max(n_keys, len(sampled))
-    if on is not None:
-        notes += why_alone(commits, wishes.layers)
+    notes += why_alone(commits, on, wishes.layers)
     choose = choose_layers if wishes.layers else choose_tables
     empty = choose(prepared, wishes, n_keys, target, settings.secret, notes)
     prepared = prepared if prepared is not None and prepared.filter is pattern_of(empty) else None
@@ -156,10 +155,7 @@ def rebuild(
         notes=tuple(notes),
         trade=prepared.filter.plan.trade() if prepared is not None else (),
     )
-    if dry_run:
-        return result
-    with builders_on(commits, on if wishes.layers else None, sampled) as new_builder:
-        return put_in(commits, wishes, result, empty, prepared, phases, new_builder)
+    return result if dry_run else put_in(commits, wishes, result, empty, prepared, phases, on, sampled)
 
 
 def left_out(n_stored: int, n_absent: int) -> list[str]:
@@ -179,10 +175,11 @@ def put_in(
     empty: Filter | Gathering,
     prepared: "Prepared[LearnedFilter] | None",
     phases: Phases,
-    new_builder: NewBuilder,
+    on: object,
+    sampled: list[bytes],
 ) -> RebuildReport:
     """Fill the filter that was planned, measure it, and make it the one that answers."""
-    with phases.phase("build") as report:
+    with phases.phase("build") as report, builders_on(commits, on, sampled) as new_builder:
         builder = filled(commits, new_builder, empty, planned.keys, report)
     measured = math.nan
     notes = planned.notes

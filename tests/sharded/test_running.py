@@ -236,8 +236,10 @@ def test_ray_builds_the_same_bytes(files, tmp_path):
 
 
 @pytest.mark.slow
-def test_spark_builds_the_same_bytes(files, tmp_path):
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+def test_spark_builds_the_same_bytes(files, tmp_path, monkeypatch):
     sql = pytest.importorskip("pyspark.sql")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # else it is what the path says
     _, expected = built(tmp_path / "one", files)
     session = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     try:
