@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -241,6 +242,10 @@ def measure(
     return figures
 
 
+def _batch_of(batches: Sequence[Sequence[bytes]], turn: int) -> list[bytes]:
+    return fresh(batches[turn % len(batches)])
+
+
 def _times(
     kind: str, keys: Sequence[bytes], negatives: Sequence[bytes], unseen: Sequence[bytes], folder: Path, rounds: int
 ) -> list[Question]:
@@ -254,9 +259,7 @@ def _times(
         for present, some in ((False, unseen), (True, keys)):
             rng = np.random.default_rng(7)
             batches = [[some[i] for i in rng.integers(0, len(some), min(20_000, len(some))).tolist()] for _ in range(4)]
-            times = side_by_side(
-                {"one": way(one), "shards": way(many)}, lambda turn, b=batches: fresh(b[turn % 4]), rounds
-            )  # type: ignore[misc]
+            times = side_by_side({"one": way(one), "shards": way(many)}, partial(_batch_of, batches), rounds)
             found.append(
                 Question(
                     kind, asked, present, times["one"].best, times["shards"].best, times["shards"].ratio(times["one"])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dlbf.storage.engines.marks import FileAdapter, Place
 
@@ -12,7 +12,15 @@ __all__ = ["RocksEngine"]
 RUN_KEYS = 32
 
 
-def is_raw(database: Any) -> bool:
+class Answering(Protocol):
+    """What a ``rocksdict.Rdict`` tells about itself."""
+
+    def get(self, key: str) -> object: ...
+    def property_value(self, name: str) -> object: ...
+    def set_options(self, options: dict[str, str]) -> None: ...
+
+
+def is_raw(database: Answering) -> bool:
     """Whether keys and values are bytes and nothing else; rocksdict only tells by refusing to look for text."""
     try:
         database.get("")
@@ -21,14 +29,14 @@ def is_raw(database: Any) -> bool:
     return False
 
 
-def column_family(database: Any) -> str | None:
+def column_family(database: Answering) -> str | None:
     """The column family of a database; rocksdict only tells in what it prints for people."""
     _, _, rest = str(database.property_value("rocksdb.cfstats-no-file-histogram")).partition("** Compaction Stats [")
     name, end, _ = rest.partition("] **\n")
     return name if end else None
 
 
-def follows_another(database: Any) -> bool:
+def follows_another(database: Answering) -> bool:
     """Whether a database is a secondary one, which sees what the primary one has put when it is told to catch up."""
     try:
         database.set_options({})  # refused by every other one because it is empty

@@ -106,9 +106,9 @@ def _write(figures: ShardFigures) -> None:
             f"computed from {figures.core_ns:,.0f} ns of one core per key",
             ("keys", "shards", "filter", "runs", "memory of a worker", "network", "minutes of one core"),
         )
-        for row in figures.arithmetic:
+        for line in figures.arithmetic:
             shown.add_row(
-                f"{row.keys:,}", f"{row.shards:,}", f"{row.filter_bytes:,}", f"{row.run_bytes:,}",
-                f"{row.worker_bytes:,}", f"{row.network_bytes:,}", f"{row.core_minutes:,.1f}",
+                f"{line.keys:,}", f"{line.shards:,}", f"{line.filter_bytes:,}", f"{line.run_bytes:,}",
+                f"{line.worker_bytes:,}", f"{line.network_bytes:,}", f"{line.core_minutes:,.1f}",
             )  # fmt: skip
         console.print(shown)
