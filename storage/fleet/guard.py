@@ -407,7 +407,8 @@ class FleetGuard(LookupCore, MutableMapping[bytes, bytes]):
     def verify(self) -> Verification:
         """Ask the filter for every key of the engine; ``missing`` keys were put there behind the guards.
 
-        Keys that other hosts store or delete meanwhile may be counted as extra.
+        Keys that other hosts store or delete meanwhile, or had just stored when the filter was made, may be counted as
+        extra.
         """
         self._check()
         n_keys, n_missing, examples = 0, 0, list[bytes]()

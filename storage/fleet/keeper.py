@@ -333,6 +333,8 @@ class Keeper:
                 return None
             build = self._new_build()
             try:
+                # What is done is in the scan; what is open is taken in besides, and would be counted twice.
+                self.driver.run(protocol.flush(host))
                 made = self.driver.run(protocol.rebuild(host, build))
                 if made is not None:
                     log.info("%s: made generation %d (%s)", self.where, made.number, reason)

@@ -58,7 +58,7 @@ def hosts(server, tmp_path):
         guard.close()
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
