@@ -505,7 +505,7 @@ def test_missing_permission_is_told(own_folder):
     who = os.getuid()
     # Everything is imported before the change of user, who may not be able to read it.
     code = (
-        "import os, sys, click, click.shell_completion, dlbf.storage, dlbf.cli.get, dlbf.cli.put; "
+        "import os, sys, click, click.shell_completion, dlbf.storage, dlbf.cli.lazy, dlbf.cli.get, dlbf.cli.put; "
         "os.setuid(int(sys.argv[1])); dlbf.cli.main(sys.argv[2:])"
     )
     if who == 0:
