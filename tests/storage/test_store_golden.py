@@ -90,10 +90,11 @@ def test_it_is_changed_in_place(folder, name):
         assert store.verify().ok
 
 
-def test_it_is_rebuilt_into_layers_and_goes_on(folder, name):
+@pytest.mark.parametrize("on", [None, 2])
+def test_it_is_rebuilt_into_layers_and_goes_on(folder, name, on):
     contents = dict(CONTENTS[name])
     with Store(folder) as store:
-        report = store.rebuild(ABSENT if name == "learned" else None, design="layers", model=None)
+        report = store.rebuild(ABSENT if name == "learned" else None, design="layers", model=None, on=on)
         assert report.done
         assert isinstance(store.ledger.filter, LayeredFilter)
         check(store, contents, name)
