@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import warnings
 from pathlib import Path
 
 import dlbf
@@ -115,7 +116,9 @@ class Ratios:
 
     def _shards(self, kind, way):
         half = len(self.absent) // 2
-        one, shards = pair(kind, self.keys, self.absent[:half], self.folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # few negatives: sizes are cautious
+            one, shards = pair(kind, self.keys, self.absent[:half], self.folder)
         with shards:
             return ratio(way(shards), way(one), self.absent[half:])
 
