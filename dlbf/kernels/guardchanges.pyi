@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from dlbf.kernels.core import FilterCore
 from dlbf.kernels.environment import EnvironmentCore
 from dlbf.kernels.filelock import FileLock
 from dlbf.kernels.filelog import FileLogCore
@@ -11,6 +12,9 @@ from dlbf.kernels.traffic import TrafficCore
 
 _Key: TypeAlias = bytes | str | bytearray | memoryview
 _Value: TypeAlias = bytes | bytearray | memoryview
+
+class PairBatch:
+    def __new__(cls, pairs: list[Any], filter: FilterCore) -> PairBatch: ...  # made by store_batch only
 
 class GuardChanges:
     def __init__(
